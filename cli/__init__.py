@@ -1,0 +1,103 @@
+"""The command line: one file a command; parse, call, print, exit code. No logic lives here.
+
+This file assembles the typer app and is the one place that maps errors to exit codes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from .. import __version__
+from ..schemas.errors import RipError
+
+EXIT_HOLDS, EXIT_FAILS, EXIT_NO_WORK, EXIT_NOTHING_COMPARED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+app = typer.Typer(
+    name="rip",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Reproducible Inference Postmortems: the same request gave another answer. What changed, where did it "
+    "start, and does it matter?",
+    epilog="Exit codes: 0 the claim holds (by default: tokens equal) · 1 it does not · 2 the command could not do its "
+    "work · 3 nothing could be compared · 130 interrupted.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rip {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the Python traceback of an error (works after any command).")
+    ] = False,
+) -> None:
+    pass
+
+
+def _register_commands() -> None:
+    from . import demo, diverge, drift, envelope, fingerprint, query, replay
+
+    app.command("fingerprint")(fingerprint.fingerprint)
+    app.command("drift")(drift.drift)
+    app.add_typer(envelope.app, name="envelope")
+    app.command("replay")(replay.replay)
+    app.command("diverge")(diverge.diverge)
+    app.command("query")(query.query)
+    app.command("demo")(demo.demo)
+
+
+_register_commands()
+
+
+def main() -> NoReturn:
+    """Run the command line and exit. Every error ends here."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        code = app(arguments, prog_name="rip", standalone_mode=True)
+    except SystemExit as stop:
+        raise stop
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("rip: interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except RipError as error:
+        if debug:
+            raise
+        print(f"rip: {error.message}\n     fix: {error.fix}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if debug:
+            raise
+        print(
+            f"rip: the package {error.name!r} is not installed\n"
+            "     fix: pip install 'rip-forensics[local,report]' into the environment that runs rip",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_NO_WORK)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; that is not an error of ours
+        sys.exit(EXIT_HOLDS)
+    except Exception as error:
+        if debug:
+            raise
+        print(
+            f"rip: unexpected {type(error).__name__}: {error}\n"
+            "     fix: run again with --debug and report the traceback; this is a fault in rip",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_NO_WORK)
+    sys.exit(code)

@@ -1,0 +1,67 @@
+"""What all commands share when they speak to a person: stderr console, progress, output files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..schemas.errors import OutputFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+def stderr_console() -> Console:
+    """The console for summaries and progress. Data goes to stdout with `print`."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def progress_bar(console: Console) -> Progress:
+    """A progress display that vanishes when done, and is silent where stderr is no terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def refuse_overwrite(path: Path, force: bool) -> None:
+    """Check, before any work, that an output can be written.
+
+    Raises:
+        OutputFailed: It exists and `force` is off, or its folder does not exist or is not writable.
+    """
+    if path.exists() and not force:
+        raise OutputFailed(f"{path} exists already", "choose another name, or overwrite it with --force")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise OutputFailed(f"{folder} is not a folder", f"create it: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise OutputFailed(f"{folder} is not writable", "choose another folder")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that may hold prompts: mode 0600, whole or not at all.
+
+    Raises:
+        OutputFailed: The file cannot be written (disk full, permissions).
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OutputFailed(f"{path} could not be written: {error.strerror}", "free space or choose another place") from None

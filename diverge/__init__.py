@@ -1,0 +1,1 @@
+"""Comparing two traces: alignment, first divergence, causes, tables and the report."""

@@ -1,0 +1,1 @@
+"""Reading an environment into a fingerprint, and comparing two of them."""

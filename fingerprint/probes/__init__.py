@@ -1,0 +1,1 @@
+"""Probes: one file a source of facts."""

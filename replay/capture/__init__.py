@@ -1,0 +1,1 @@
+"""Capture: taps, row hash, sketch and the trace writer."""

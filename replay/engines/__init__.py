@@ -1,0 +1,1 @@
+"""Engines: one file (or folder) an engine, behind the protocol in base.py."""

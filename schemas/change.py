@@ -1,0 +1,22 @@
+"""One change between two fingerprints (drift is a list of them)."""
+
+from __future__ import annotations
+
+from .base import Record
+from .claim import Level
+from .fingerprint import Fact
+
+
+class Change(Record):
+    """A field that reads differently in two fingerprints."""
+
+    section: str
+    field: str
+    before: Fact | None = None
+    """None: the field is not in the base fingerprint."""
+    after: Fact | None = None
+    """None: the field is not in the present fingerprint."""
+    risk: Level | None = None
+    """The strongest level that this change puts in doubt; None where no rule is known."""
+    rule: str = "no rule, replay to know"
+    """Why, with its source."""

@@ -1,0 +1,131 @@
+"""The fingerprint: sections of facts about an environment, with digests that leave volatile readings out.
+
+A fact is a value with its source, or `unavailable` with a reason: absence is data, never null, never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar, Self
+
+from pydantic import model_validator
+
+from .base import Document, Record, canonical_json
+
+SECTIONS = (
+    "model",
+    "tokenizer",
+    "template",
+    "sampling",
+    "engine",
+    "frameworks",
+    "libraries",
+    "gpus",
+    "driver",
+    "parallelism",
+    "kernels",
+    "determinism",
+    "cpu",
+    "os",
+    "process",
+    "cache",
+    "replica",
+)
+
+FLAT_KEYS: dict[str, tuple[str, str]] = {
+    "model_sha256": ("model", "sha256"),
+    "tokenizer_sha256": ("tokenizer", "sha256"),
+    "chat_template_sha256": ("template", "sha256"),
+    "engine_version": ("engine", "version"),
+    "torch_version": ("frameworks", "torch"),
+    "cuda_version": ("libraries", "cuda"),
+    "cublas_version": ("libraries", "cublas"),
+    "gpu_name_and_compute_capability": ("gpus", "name_and_compute_capability"),
+    "attention_backend": ("engine", "attention_backend"),
+    "quantization_method": ("model", "quantization_method"),
+    "tensor_parallel_size": ("parallelism", "tensor_parallel_size"),
+    "batch_invariance_flag": ("determinism", "batch_invariance"),
+    "sampling_contract_version": ("sampling", "contract_version"),
+}
+"""The thirteen keys of the flat form and the (section, field) each is read from."""
+
+
+class Fact(Record):
+    """One reading. Exactly one of `value` and `unavailable` is set."""
+
+    value: Any = None
+    unavailable: str | None = None
+    """Why there is no value."""
+    source: str
+    """Where it was read: `nvml`, `proc-maps`, `file-sha256:verified`, `importlib.metadata`, …"""
+
+    @model_validator(mode="after")
+    def _value_or_reason(self) -> Self:
+        if (self.value is None) == (self.unavailable is None):
+            raise ValueError("a fact has either a value or a reason why it is unavailable")
+        return self
+
+    def text(self) -> str:
+        """The value for people, or the reason in words."""
+        return f"unavailable: {self.unavailable}" if self.unavailable is not None else str(self.value)
+
+
+def fact(value: Any, source: str) -> Fact:
+    """A reading that succeeded. `value` is plain JSON and never None."""
+    return Fact(value=value, source=source)
+
+
+def unavailable(reason: str, source: str) -> Fact:
+    """A reading that could not be made, and why."""
+    return Fact(unavailable=reason, source=source)
+
+
+class Section(Record):
+    """The facts of one section. `volatile` ones (clocks, free memory, pids, times) enter no digest."""
+
+    facts: dict[str, Fact] = {}
+    volatile: dict[str, Fact] = {}
+    digest: str = ""
+
+    def computed_digest(self) -> str:
+        """Hex SHA-256 over the stable facts; their sources are part of what is said."""
+        facts = {name: item.model_dump(mode="json", exclude_none=True) for name, item in self.facts.items()}
+        return hashlib.sha256(canonical_json(facts)).hexdigest()
+
+
+class Fingerprint(Document):
+    """What an environment is."""
+
+    KIND: ClassVar[str] = "fingerprint"
+
+    tool_version: str
+    created: str
+    """ISO 8601, UTC. Outside every digest."""
+    sections: dict[str, Section]
+    root_digest: str = ""
+
+    @classmethod
+    def build(cls, tool_version: str, created: str, sections: dict[str, Section]) -> Fingerprint:
+        """A fingerprint with its digests filled in, sections in the order of `SECTIONS`."""
+        ordered = sorted(sections, key=lambda name: SECTIONS.index(name) if name in SECTIONS else len(SECTIONS))
+        digested = {
+            name: sections[name].model_copy(update={"digest": sections[name].computed_digest()}) for name in ordered
+        }
+        root = hashlib.sha256(canonical_json({name: item.digest for name, item in digested.items()})).hexdigest()
+        return cls(tool_version=tool_version, created=created, sections=digested, root_digest=root)
+
+    def get(self, section: str, field: str) -> Fact | None:
+        """One stable fact, or None where this fingerprint has no such field."""
+        found = self.sections.get(section)
+        return found.facts.get(field) if found else None
+
+    def flat(self) -> dict[str, Any]:
+        """The thirteen keys of the flat form; an absent value is the text `unavailable: <reason>`."""
+        result: dict[str, Any] = {}
+        for key, (section, field) in FLAT_KEYS.items():
+            reading = self.get(section, field)
+            if reading is None:
+                result[key] = "unavailable: not probed"
+            else:
+                result[key] = reading.text() if reading.unavailable is not None else reading.value
+        return result

@@ -1,0 +1,256 @@
+"""The trace file: its Parquet columns, its header, and the page layout that readers may rely on.
+
+One row per (sequence, position); sequences contiguous, positions ascending. The header is JSON in the
+file's key-value metadata. pyarrow is imported only by the functions that need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from .base import Document, Record
+from .fingerprint import Fingerprint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADER_KEY = b"rip.trace"
+"""Parquet key-value metadata key that holds the header's JSON."""
+
+PARTS_SUFFIX = ".parts"
+"""`T.parquet.parts/` holds what a run in progress, or one that died, has flushed (see docs/formats.md)."""
+
+HASH_BYTES = 16
+SKETCH_SIZE = 16
+"""m: float32 values in a sketch."""
+
+Mode = Literal["free", "golden-decode", "golden-prefill"]
+CaptureLevel = Literal["tokens", "sites", "tensors"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the trace. `type` is an Arrow type in words; `{n}` is the number of sites."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("sequence", "int32", "index", "which execution: one sample of one request in this trace"),
+    Column("request_id", "dictionary<string>", "", "the envelope's request_id"),
+    Column("sample", "int16", "index", "which of the repeats or of the n samples of the request"),
+    Column("cell", "dictionary<string>", "", "the matrix cell that ran; empty outside a matrix"),
+    Column("position", "int32", "index", "index of the token in its sequence, prompt included"),
+    Column("step", "int32?", "index", "index among generated tokens; null inside the prompt"),
+    Column("phase", "dictionary<string>", "", "`prompt`, or `decode` for generated tokens"),
+    Column("token_id", "int32", "token id", "token at this position"),
+    Column("forced", "bool", "", "a recorded token was put here in place of the engine's own choice"),
+    Column("topk_ids", "list<int32>?", "token id", "most likely next tokens, raw distribution, best first"),
+    Column("topk_logits", "list<float32>?", "logit", "their raw logits; null where an engine gives none"),
+    Column("topk_logprobs", "list<float32>?", "nat", "their raw log-probabilities"),
+    Column("logsumexp", "float64?", "nat", "log of the sum of exp over all raw logits"),
+    Column("logits_hash", "binary[16]?", "", "row hash of the raw logits over the whole vocabulary"),
+    Column(
+        "sampler",
+        "struct<top1_id: int32, top1_logit: float32, draw: float64, rng_offset: int64>?",
+        "",
+        "what the sampler used to choose the NEXT token: processed top-1, uniform draw, draws before it",
+    ),
+    Column("batch_size", "int32?", "sequences", "sequences in the forward pass that computed this row"),
+    Column("batch_row", "int32?", "index", "this sequence's row in that batch"),
+    Column("num_tokens", "int32?", "tokens", "tokens of this sequence in that forward pass"),
+    Column("padded_tokens", "int32?", "tokens", "padding in this sequence's row of that forward pass"),
+    Column("cached_tokens", "int32?", "tokens", "tokens of this sequence already in the KV cache"),
+    Column("site_hash", "list<binary[16]>[{n}]?", "", "row hash per site; null element: not computed here"),
+    Column("site_l2", "list<float32>[{n}]", "", "Euclidean norm per site; 0 where not computed"),
+    Column("site_absmax", "list<float32>[{n}]", "", "largest magnitude per site; 0 where not computed"),
+    Column("site_sketch", "list<float32>[{16n}]", "", "16 sketch values per site; 0 where not computed"),
+    Column("tensors", "list<struct<site: int32, row: binary>>?", "", "kept rows, raw bits (--capture tensors)"),
+)
+
+SITE_COLUMNS = frozenset({"site_hash", "site_l2", "site_absmax", "site_sketch"})
+"""Absent from a trace whose capture level is `tokens`."""
+
+
+class Site(Record):
+    """A named place in the model whose output is observed."""
+
+    name: str
+    """Canonical module path, root stripped: `layers.4.mlp.gate_proj`."""
+    occurrence: int = 0
+    """Which run of the module within one forward pass."""
+    part: str = ""
+    """Empty for the module's output; else which tensor: `attn` (attention output before o_proj), `0`, `1`."""
+    module: str = ""
+    """Class of the module, for readers."""
+    dtype: str = ""
+    """torch name without the prefix: `bfloat16`."""
+    width: int = 0
+    """Elements in a row."""
+    sharded: bool = False
+    """True where tensor parallelism splits the row: compared only under equal TP."""
+
+    def label(self) -> str:
+        """For people: `layers.4.self_attn:attn`, `rotary_emb#1`."""
+        return self.name + (f"#{self.occurrence}" if self.occurrence else "") + (f":{self.part}" if self.part else "")
+
+
+class Setting(Record):
+    """One setting in its three readings. A difference between them is itself a finding."""
+
+    requested: Any = None
+    resolved: Any = None
+    """What rip passed on."""
+    observed: Any = None
+    """What the engine or process reports."""
+    source: str
+    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `engine default`."""
+
+
+class Request(Record):
+    """One envelope as it was run."""
+
+    request_id: str
+    envelope_sha256: str
+    envelope: dict[str, Any] | None = None
+    """The whole envelope; None where only its digest is kept."""
+    sampling: dict[str, Setting] = {}
+    """Every sampling field that was really used, defaults included."""
+
+
+class Lane(Record):
+    """One way to run an engine."""
+
+    name: str
+    engine: str
+    model: str | None = None
+    settings: dict[str, Setting] = {}
+
+
+class ObserverCheck(Record):
+    """One sequence repeated with taps off: did observing change the result?"""
+
+    state: Literal["equal", "changed", "not run"]
+    compared: str = ""
+    """What had to be equal: `logits hashes of 24 steps`."""
+    why: str | None = None
+
+
+class TraceHeader(Document):
+    """What the trace's metadata says about the run."""
+
+    KIND: ClassVar[str] = "trace"
+
+    tool_version: str
+    created: str
+    lane: Lane
+    mode: Mode
+    capture: CaptureLevel
+    channel: str = ""
+    """How sites were observed: `eager`, `graph`, `compiled`; empty without capture."""
+    requests: list[Request]
+    fingerprint: Fingerprint | None = None
+    sites: list[Site] = []
+    """In execution order; the position in this list is the index in the site columns."""
+    row_hash: str = ""
+    """Name of the row hash, with every parameter that changes it."""
+    sketch: str = ""
+    """Name of the sketch, likewise."""
+    observer: ObserverCheck = ObserverCheck(state="not run", why="no sites were captured")
+    seconds: dict[str, float] = {}
+    """Wall times: `load`, `replay`, `write`."""
+    findings: list[str] = []
+    """What a reader should know: drift that was allowed, settings that did not take, silent defaults."""
+    not_seen: list[str] = []
+    """What this trace cannot show, in sentences."""
+
+
+def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
+    """The Arrow schema of a trace with `n_sites` sites (0: no site columns)."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    sampler = pa.struct(
+        [("top1_id", pa.int32()), ("top1_logit", pa.float32()), ("draw", pa.float64()), ("rng_offset", pa.int64())]
+    )
+
+    def required(value: pa.DataType) -> pa.Field:
+        return pa.field("element", value, nullable=False)
+
+    types: dict[str, tuple[pa.DataType, bool]] = {
+        "sequence": (pa.int32(), False),
+        "request_id": (text, False),
+        "sample": (pa.int16(), False),
+        "cell": (text, False),
+        "position": (pa.int32(), False),
+        "step": (pa.int32(), True),
+        "phase": (text, False),
+        "token_id": (pa.int32(), False),
+        "forced": (pa.bool_(), False),
+        "topk_ids": (pa.list_(required(pa.int32())), True),
+        "topk_logits": (pa.list_(required(pa.float32())), True),
+        "topk_logprobs": (pa.list_(required(pa.float32())), True),
+        "logsumexp": (pa.float64(), True),
+        "logits_hash": (pa.binary(HASH_BYTES), True),
+        "sampler": (sampler, True),
+        "batch_size": (pa.int32(), True),
+        "batch_row": (pa.int32(), True),
+        "num_tokens": (pa.int32(), True),
+        "padded_tokens": (pa.int32(), True),
+        "cached_tokens": (pa.int32(), True),
+        "site_hash": (pa.list_(pa.field("element", pa.binary(HASH_BYTES)), max(n_sites, 1)), True),
+        "site_l2": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),
+        "site_absmax": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),
+        "site_sketch": (pa.list_(required(pa.float32()), max(n_sites, 1) * SKETCH_SIZE), False),
+        "tensors": (pa.list_(pa.struct([("site", pa.int32()), ("row", pa.binary())])), True),
+    }
+    kept = [
+        column.name
+        for column in COLUMNS
+        if (n_sites or column.name not in SITE_COLUMNS) and (keeps_tensors or column.name != "tensors")
+    ]
+    return pa.schema([pa.field(name, types[name][0], nullable=types[name][1]) for name in kept])
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How a trace is written: options for `pyarrow.parquet.ParquetWriter`.
+
+    Hashes and sketches do not compress, so they stay plain. `site_l2`, `site_absmax` and `site_sketch`
+    hold no nulls and are written as ONE uncompressed PLAIN page per row group: the values are then the
+    last `rows × width × 4` bytes of the column chunk, and a reader can take the sketch of a single row
+    with one seek. A reader must check that layout (see diverge/load.py) and fall back to decoding.
+    """
+    plain = [name for name in schema.names if name in SITE_COLUMNS]
+    small = [name for name in schema.names if name not in SITE_COLUMNS]
+
+    def leaf(name: str) -> str:
+        kind = schema.field(name).type
+        return f"{name}.list.element" if str(kind).startswith(("list", "fixed_size_list")) else name
+
+    compression = {leaf(name): "NONE" for name in plain} | {
+        path: "ZSTD" for name in small for path in _leaf_paths(schema, name)
+    }
+    return {
+        "compression": compression,
+        "use_dictionary": [name for name in ("request_id", "cell", "phase") if name in schema.names],
+        "write_statistics": ["sequence", "position", "step"],
+        "data_page_size": 1 << 30,
+        "max_rows_per_page": 1 << 30,
+    }
+
+
+def _leaf_paths(schema: pa.Schema, name: str) -> list[str]:
+    import pyarrow.types as kinds
+
+    kind = schema.field(name).type
+    if kinds.is_struct(kind):
+        return [f"{name}.{child.name}" for child in kind]
+    if kinds.is_list(kind) and kinds.is_struct(kind.value_type):
+        return [f"{name}.list.element.{child.name}" for child in kind.value_type]
+    if kinds.is_list(kind):
+        return [f"{name}.list.element"]
+    return [name]
