@@ -20,11 +20,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Reproducible Inference Postmortems: the same request gave another answer. What changed, where did it "
-    "start, and does it matter?",
-    epilog="Exit codes: 0 the claim holds (by default: tokens equal) · 1 it does not · 2 the command could not do its "
-    "work · 3 nothing could be compared · 130 interrupted.",
+    rich_markup_mode=None,  # rich would double the time of --help (benchmarks/help_time.py)
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="Reproducible Inference Postmortems: the same request gave another answer. What changed, where did "
+    "it start, and does it matter?",
+    epilog="Exit codes: 0 the claim holds (by default: tokens equal) · 1 it does not · 2 the command could "
+    "not do its work · 3 nothing could be compared · 130 interrupted.",
 )
 
 
@@ -37,7 +38,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the Python traceback of an error (works after any command).")

@@ -17,7 +17,7 @@ def stderr_console() -> Console:
     """The console for summaries and progress. Data goes to stdout with `print`."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def progress_bar(console: Console) -> Progress:
@@ -64,4 +64,6 @@ def write_private(path: Path, text: str) -> None:
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        raise OutputFailed(f"{path} could not be written: {error.strerror}", "free space or choose another place") from None
+        raise OutputFailed(
+            f"{path} could not be written: {error.strerror}", "free space or choose another place"
+        ) from None

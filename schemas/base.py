@@ -1,44 +1,116 @@
-"""What all documents share: the `schema` field, strict loading, canonical JSON (RFC 8785) and digests.
+"""What all documents share: the `schema` field, strict loading, writing and identity.
 
 It does not know any document; each names its own kind and version.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
-import rfc8785
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from .errors import BadInput
+from .jsontext import (
+    JsonObject,
+    canonical_json,
+    exactly_representable,
+    from_written_float,
+    from_written_integer,
+    parse_json_object,
+    sha256_of,
+)
 
-MAX_SAFE_INTEGER = 2**53 - 1  # beyond it, JSON numbers are not exact in every reader (RFC 8785, 3.2.2.3)
+__all__ = [
+    "BigInteger",
+    "Document",
+    "JsonObject",
+    "Real",
+    "Record",
+    "canonical_json",
+    "describe_validation_error",
+    "exactly_representable",
+    "parse_json_object",
+    "sha256_of",
+]
 
-JsonObject = dict[str, Any]
 Upgrade = Callable[[JsonObject], JsonObject]
+
+Real = Annotated[
+    float,
+    AllowInfNan(True),
+    BeforeValidator(from_written_float),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}),
+]
+"""A float that may be non-finite: those are written as the strings "NaN", "Infinity", "-Infinity"."""
+
+BigInteger = Annotated[
+    int,
+    BeforeValidator(from_written_integer),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^-?[1-9][0-9]{15,}$"}]}),
+]
+"""An integer that may lie beyond 2^53, where it is written as a decimal string."""
+
+_UNION_MEMBERS = ("list[str]", "str")
+_SCHEMA_NAME = re.compile(r"rip\.([a-z-]+)/([1-9][0-9]{0,5})", re.ASCII)
 
 
 class Record(BaseModel):
-    """A frozen part of a document. Unknown fields are kept, never dropped."""
+    """A frozen part of a document. Unknown fields are kept; floats are finite unless declared `Real`."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="allow", allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     def unknown_fields(self, prefix: str = "") -> list[str]:
         """Dotted names of the fields that this version of rip does not know, nested ones included."""
         names = [prefix + name for name in (self.model_extra or {})]
         for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, Record):
-                names += value.unknown_fields(f"{prefix}{name}.")
+            for place, record in _records_in(getattr(self, name), prefix + name):
+                names += record.unknown_fields(f"{place}.")
         return names
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A field with a default reads the same absent and null. A required one must be written even when
+        # null, and an unknown one is not ours to drop.
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in write(self).items()
+            if value is not None or name not in fields or fields[name].is_required()
+        }
+
+
+def _records_in(value: Any, place: str) -> Iterator[tuple[str, Record]]:
+    if isinstance(value, Record):
+        yield place, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _records_in(item, f"{place}.{key}")
+    elif isinstance(value, list) and value and isinstance(value[0], Record):
+        for index, item in enumerate(value):
+            yield from _records_in(item, f"{place}.{index}")
 
 
 class Document(Record):
-    """A record with a `schema` field of the form `rip.<kind>/<version>`.
+    """A record with a `schema` field of the form `rip.<kind>/<version>`, wherever it stands.
 
     Subclasses set `KIND`, `VERSION` and, once a version 2 exists, `UPGRADES`: a function per older
     version that turns a document of that version into one of the next.
@@ -70,119 +142,85 @@ class Document(Record):
     @classmethod
     def from_object(cls, raw: JsonObject, where: str) -> Self:
         """Load one document from an already parsed JSON object. Raises as `from_json`."""
-        upgraded = cls._at_this_version(raw, where)
         try:
-            # Through JSON again: pydantic's strict mode reads tuples and enums only from JSON.
-            return cls.model_validate_json(json.dumps(upgraded))
+            # Through JSON again: only then are all values treated as JSON, nested documents included.
+            return cls.model_validate_json(json.dumps(raw), context={"where": where})
         except ValidationError as error:
             raise BadInput(
                 f"{where}: {describe_validation_error(error)}",
                 f"correct the field; docs/formats.md describes {cls.schema_name()}",
             ) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_schema_field(cls, raw: Any, info: ValidationInfo) -> Any:
+        # Values that Python code passes to the constructor carry no schema field and are of this version.
+        if info.mode == "json" and isinstance(raw, dict):
+            return cls._at_this_version(raw, (info.context or {}).get("where", cls.KIND))
+        return raw
+
     @classmethod
     def _at_this_version(cls, raw: JsonObject, where: str) -> JsonObject:
-        name = raw.get("schema")
-        if name is None and cls.SCHEMA_OPTIONAL:
-            return {**raw, "schema": cls.schema_name()}
-        kind, _, version_text = str(name).partition("/")
-        if kind != f"rip.{cls.KIND}" or not version_text.isdigit():
-            raise BadInput(
-                f"{where}: not a {cls.schema_name()} document (its schema field is {name!r})",
-                f"give a file whose schema field is {cls.schema_name()!r}",
+        fields = dict(raw)
+        name = fields.pop("schema", cls.schema_name() if cls.SCHEMA_OPTIONAL else None)
+        match = _SCHEMA_NAME.fullmatch(name) if isinstance(name, str) else None
+        if match is None or match[1] != cls.KIND:
+            found = (
+                "it has no schema field"
+                if "schema" not in raw
+                else f"its schema field is {json.dumps(name)[:80]}"
             )
-        version = int(version_text)
+            raise BadInput(
+                f"{where}: not a {cls.schema_name()} document ({found})",
+                f'give a file with "schema": "{cls.schema_name()}"',
+            )
+        version = int(match[2])
         if version > cls.VERSION:
             raise BadInput(
                 f"{where}: written by a newer rip ({name}; this one reads up to {cls.schema_name()})",
                 "upgrade rip: pip install --upgrade rip-forensics",
             )
-        upgraded = dict(raw)
         for old in range(version, cls.VERSION):
             if old not in cls.UPGRADES:
-                raise BadInput(f"{where}: {name} is no longer readable", "re-create the file")
-            upgraded = cls.UPGRADES[old](upgraded)
-        return {**upgraded, "schema": cls.schema_name()}
+                raise BadInput(
+                    f"{where}: {name} is no longer readable", "create the file again with this rip"
+                )
+            fields = cls.UPGRADES[old](fields)
+        return fields
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"schema": self.schema_name(), **super()._write(write)}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core))
+        schema["properties"] = {"schema": {"const": cls.schema_name()}, **schema.get("properties", {})}
+        if not cls.SCHEMA_OPTIONAL:
+            schema["required"] = ["schema", *schema.get("required", [])]
+        return schema
 
     def to_object(self) -> JsonObject:
-        """The document as plain JSON values, absent fields left out."""
-        dumped: JsonObject = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return {"schema": self.schema_name(), **dumped}
+        """The document in JSON values that every reader holds exactly, without optional None fields."""
+        written: JsonObject = exactly_representable(self.model_dump(mode="json"))
+        return written
 
     def to_json(self) -> str:
         """Readable JSON, two spaces deep, with a final newline."""
-        return json.dumps(exactly_representable(self.to_object()), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(self.to_object(), indent=2, ensure_ascii=False) + "\n"
 
     def sha256(self) -> str:
-        """Hex SHA-256 of the canonical JSON: the document's identity."""
+        """Hex SHA-256 of the canonical JSON of `to_object()`: the document's identity."""
         return sha256_of(self.to_object())
 
 
-def parse_json_object(text: str | bytes, where: str) -> JsonObject:
-    """Parse one JSON object; refuse duplicate keys and everything that is not an object.
-
-    Raises:
-        BadInput: With the line and column of the fault.
-    """
-
-    def unique(pairs: list[tuple[str, Any]]) -> JsonObject:
-        result: JsonObject = {}
-        for key, value in pairs:
-            if key in result:
-                raise BadInput(f"{where}: the key {key!r} stands twice", "keep one of the two")
-            result[key] = value
-        return result
-
-    try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=unique)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{where}: not UTF-8 text (byte {error.start})", "give a JSON file") from None
-    except json.JSONDecodeError as error:
-        raise BadInput(
-            f"{where}: not JSON: {error.msg} (line {error.lineno}, column {error.colno})",
-            "correct the file at that place",
-        ) from None
-    except RecursionError:
-        raise BadInput(f"{where}: JSON nested too deeply", "give a flatter document") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{where}: a JSON object was expected, not a {type(value).__name__}", "wrap it in {…}")
-    return value
-
-
-def exactly_representable(value: Any) -> Any:
-    """The same value with integers beyond 2^53 and non-finite floats written as strings.
-
-    A JSON reader may round the former and has no form for the latter, so both are a decision of the
-    schema: decimal strings, and "NaN", "Infinity", "-Infinity".
-    """
-    if isinstance(value, dict):
-        return {str(key): exactly_representable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [exactly_representable(item) for item in value]
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value
-
-
-def canonical_json(value: Any) -> bytes:
-    """RFC 8785 canonical form, after `exactly_representable`."""
-    return rfc8785.dumps(exactly_representable(value))
-
-
-def sha256_of(value: Any) -> str:
-    """Hex SHA-256 of the canonical JSON of a value."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
-
-
 def describe_validation_error(error: ValidationError) -> str:
-    """The first faults of a pydantic error in one line, with dotted field names."""
-    faults = error.errors(include_url=False, include_input=False)
-    lines = [f"{'.'.join(str(part) for part in fault['loc']) or 'document'}: {fault['msg']}" for fault in faults[:3]]
-    more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
-    return "; ".join(lines) + more
+    """The first faults of a pydantic error in one line, with dotted field names and without values."""
+    messages: dict[str, list[str]] = {}
+    for fault in error.errors(include_url=False, include_input=False, include_context=False):
+        # Where a field takes several types, pydantic puts each type's name into the location.
+        place = ".".join(str(part) for part in fault["loc"] if part not in _UNION_MEMBERS) or "document"
+        messages.setdefault(place, []).append(fault["msg"].removeprefix("Value error, "))
+    lines = [f"{place}: {', or '.join(texts)}" for place, texts in messages.items()]
+    more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
+    return "; ".join(lines[:3]) + more

@@ -8,17 +8,38 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .base import Document, JsonObject, Record
+from .base import BigInteger, Document, JsonObject, Real, Record, sha256_of
 from .claim import Claim
 from .errors import BadInput
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenIdKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+Seed = Annotated[BigInteger, Field(ge=-(2**63), le=2**64 - 1)]
+"""What a 64-bit generator takes, signed or unsigned."""
 SeedScope = Literal["request", "worker"]
+
+MAX_ENVELOPE_BYTES = 64 << 20
+"""Longest envelope read: five million token ids. A larger file is a model or a capture given by mistake."""
+
+# Part of the envelope (empty: its top), fields there that hold text, fields there that hold token ids.
+_PRIVATE_FIELDS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("", ("prompt_text", "messages", "tools"), ("prompt_token_ids",)),
+    (
+        "sampling",
+        ("stop", "bad_words", "structured_outputs", "logits_processors"),
+        ("stop_token_ids", "logit_bias", "allowed_token_ids"),
+    ),
+    ("expected", ("text",), ("token_ids",)),
+    ("runtime", (), ()),
+    ("claim", (), ()),
+    ("context", (), ()),
+)
 
 
 class Sampling(Record):
@@ -33,7 +54,7 @@ class Sampling(Record):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     seed_scope: SeedScope | None = None
     """`request`: the seed restarts for every request. `worker`: one generator lives in the process."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -41,7 +62,7 @@ class Sampling(Record):
     stop: list[str] | str | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[TokenIdKey, float] | None = None
     """Token id (as a JSON key) to the value added to its logit."""
     bad_words: list[str] | None = None
     allowed_token_ids: list[TokenId] | None = None
@@ -73,7 +94,8 @@ class Expected(Record):
     """What the request was answered with when it was recorded."""
 
     token_ids: list[TokenId] | None = None
-    logprobs: list[float] | None = None
+    logprobs: list[Real] | None = None
+    """Of the chosen tokens, in nats; -Infinity is possible."""
     text: str | None = None
     finish_reason: str | None = None
 
@@ -100,7 +122,7 @@ class Envelope(Document):
     model_artifact_sha256: str | None = None
     tokenizer_sha256: str | None = None
     chat_template_sha256: str | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     prompt_text: str | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
@@ -111,40 +133,44 @@ class Envelope(Document):
     expected: Expected | None = None
     claim: Claim | None = None
     context: Context | None = None
+    redactions: dict[str, str] | None = None
+    """Dotted name of each field that was removed, to the SHA-256 of what stood there (see `redacted()`)."""
 
     @model_validator(mode="after")
     def _says_what_was_asked(self) -> Self:
-        redacted = (self.model_extra or {}).get("redacted")
-        if self.prompt_token_ids is None and self.prompt_text is None and not self.messages and not redacted:
+        if (
+            self.prompt_token_ids is None
+            and self.prompt_text is None
+            and not self.messages
+            and not self.redactions
+        ):
             raise ValueError("one of prompt_token_ids, prompt_text or messages must be given")
         return self
 
     def redacted(self, keep_token_ids: bool) -> Envelope:
-        """The same envelope with text replaced by SHA-256 digests.
+        """The same envelope without text: text fields, and fields unknown to rip, become digests.
+
+        A digest is the SHA-256 of the UTF-8 text, or of the canonical JSON of anything else. It is no
+        secret: who can guess a short text can confirm the guess.
 
         Args:
-            keep_token_ids: Keep prompt and expected token ids (they can be decoded to text by anyone
-                who has the tokenizer); otherwise their digests stand in.
+            keep_token_ids: Keep token ids, which anyone who has the tokenizer can decode to the text;
+                otherwise prompt, expected and constraint token ids become digests too.
         """
         raw = self.to_object()
-        hidden: JsonObject = {}
+        digests = dict(self.redactions or {})
+        for part, always, token_ids in _PRIVATE_FIELDS:
+            record = getattr(self, part) if part else self
+            holder: JsonObject = raw.get(part, {}) if part else raw
+            unknown = tuple((record and record.model_extra) or {})
+            for name in (*always, *unknown, *(() if keep_token_ids else token_ids)):
+                if name in holder:
+                    digests[f"{part}.{name}" if part else name] = _digest(holder.pop(name))
+        return Envelope.from_object({**raw, "redactions": digests}, self.request_id)
 
-        def hide(holder: JsonObject, key: str, name: str) -> None:
-            if key in holder:
-                value = holder.pop(key)
-                text = value if isinstance(value, str) else repr(value)
-                hidden[name] = hashlib.sha256(text.encode()).hexdigest()
 
-        for key in ("prompt_text", "messages", "tools"):
-            hide(raw, key, f"{key}_sha256")
-        expected = raw.get("expected", {})
-        hide(expected, "text", "expected_text_sha256")
-        hide(raw.get("sampling", {}), "stop", "stop_sha256")
-        hide(raw.get("sampling", {}), "bad_words", "bad_words_sha256")
-        if not keep_token_ids:
-            hide(raw, "prompt_token_ids", "prompt_token_ids_sha256")
-            hide(expected, "token_ids", "expected_token_ids_sha256")
-        return Envelope.from_object({**raw, "redacted": hidden}, self.request_id)
+def _digest(value: Any) -> str:
+    return hashlib.sha256(value.encode()).hexdigest() if isinstance(value, str) else sha256_of(value)
 
 
 def is_placeholder(value: str | None) -> bool:
@@ -158,7 +184,11 @@ def load_envelope(path: Path) -> Envelope:
     Raises:
         BadInput: Missing, unreadable or invalid file.
     """
-    return Envelope.from_json(_read_bytes(path), str(path))
+    try:
+        with path.open("rb") as file:
+            return Envelope.from_json(_bounded(file.read(MAX_ENVELOPE_BYTES + 1), str(path)), str(path))
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def iter_request_set(path: Path) -> Iterator[Envelope]:
@@ -169,14 +199,18 @@ def iter_request_set(path: Path) -> Iterator[Envelope]:
     Raises:
         BadInput: While iterating, at the first bad line, named by number.
     """
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         yield load_envelope(path)
         return
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number in count(1):
+                where = f"{path}:{number}"
+                line = _bounded(lines.readline(MAX_ENVELOPE_BYTES + 1), where)
+                if not line:
+                    return
                 if line.strip():
-                    yield Envelope.from_json(line, f"{path}:{number}")
+                    yield Envelope.from_json(line, where)
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -201,11 +235,13 @@ def load_requests(path: Path) -> list[Envelope]:
     return envelopes
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from None
+def _bounded(text: bytes, where: str) -> bytes:
+    if len(text) > MAX_ENVELOPE_BYTES:
+        raise BadInput(
+            f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB, so not an envelope",
+            "give an envelope (.json) or a request set, one envelope a line (.jsonl)",
+        )
+    return text
 
 
 def _unreadable(path: Path, error: OSError) -> BadInput:

@@ -15,9 +15,21 @@ class RipError(Exception):
     exit_code: int = 2
 
     def __init__(self, message: str, fix: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
+        self.message = _one_line(message)
+        self.fix = _one_line(fix)
+        super().__init__(self.message, self.fix)  # both, so that it survives pickling between processes
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _one_line(text: str) -> str:
+    # Messages quote file names, keys and what engines said; none of their line breaks or terminal
+    # sequences may reach the terminal.
+    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in joined
+    )
 
 
 class BadInput(RipError):
@@ -44,3 +56,9 @@ class NothingCompared(RipError):
     """Two traces have no row in common. Never a pass."""
 
     exit_code = 3
+
+
+class Interrupted(RipError):
+    """The user stopped the command; the message says what was kept."""
+
+    exit_code = 130

@@ -5,12 +5,11 @@ A fact is a value with its source, or `unavailable` with a reason: absence is da
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from .base import Document, Record, canonical_json
+from .base import Document, Record, sha256_of
 
 SECTIONS = (
     "model",
@@ -87,10 +86,15 @@ class Section(Record):
     volatile: dict[str, Fact] = {}
     digest: str = ""
 
+    @model_validator(mode="after")
+    def _digest_is_of_these_facts(self) -> Self:
+        if self.digest and self.digest != self.computed_digest():
+            raise ValueError("the digest is not that of the facts: they were changed after they were read")
+        return self
+
     def computed_digest(self) -> str:
         """Hex SHA-256 over the stable facts; their sources are part of what is said."""
-        facts = {name: item.model_dump(mode="json", exclude_none=True) for name, item in self.facts.items()}
-        return hashlib.sha256(canonical_json(facts)).hexdigest()
+        return sha256_of({name: item.model_dump(mode="json") for name, item in self.facts.items()})
 
 
 class Fingerprint(Document):
@@ -104,15 +108,27 @@ class Fingerprint(Document):
     sections: dict[str, Section]
     root_digest: str = ""
 
+    @model_validator(mode="after")
+    def _root_is_of_these_sections(self) -> Self:
+        if self.root_digest and self.root_digest != _root_digest(self.sections):
+            raise ValueError(
+                "root_digest is not that of the sections: they were changed after they were read"
+            )
+        return self
+
     @classmethod
     def build(cls, tool_version: str, created: str, sections: dict[str, Section]) -> Fingerprint:
         """A fingerprint with its digests filled in, sections in the order of `SECTIONS`."""
-        ordered = sorted(sections, key=lambda name: SECTIONS.index(name) if name in SECTIONS else len(SECTIONS))
+        ordered = sorted(
+            sections, key=lambda name: SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
+        )
         digested = {
-            name: sections[name].model_copy(update={"digest": sections[name].computed_digest()}) for name in ordered
+            name: sections[name].model_copy(update={"digest": sections[name].computed_digest()})
+            for name in ordered
         }
-        root = hashlib.sha256(canonical_json({name: item.digest for name, item in digested.items()})).hexdigest()
-        return cls(tool_version=tool_version, created=created, sections=digested, root_digest=root)
+        return cls(
+            tool_version=tool_version, created=created, sections=digested, root_digest=_root_digest(digested)
+        )
 
     def get(self, section: str, field: str) -> Fact | None:
         """One stable fact, or None where this fingerprint has no such field."""
@@ -129,3 +145,7 @@ class Fingerprint(Document):
             else:
                 result[key] = reading.text() if reading.unavailable is not None else reading.value
         return result
+
+
+def _root_digest(sections: dict[str, Section]) -> str:
+    return sha256_of({name: section.digest for name, section in sections.items()})

@@ -69,7 +69,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("site_l2", "list<float32>[{n}]", "", "Euclidean norm per site; 0 where not computed"),
     Column("site_absmax", "list<float32>[{n}]", "", "largest magnitude per site; 0 where not computed"),
     Column("site_sketch", "list<float32>[{16n}]", "", "16 sketch values per site; 0 where not computed"),
-    Column("tensors", "list<struct<site: int32, row: binary>>?", "", "kept rows, raw bits (--capture tensors)"),
+    Column(
+        "tensors", "list<struct<site: int32, row: binary>>?", "", "kept rows, raw bits (--capture tensors)"
+    ),
 )
 
 SITE_COLUMNS = frozenset({"site_hash", "site_l2", "site_absmax", "site_sketch"})
@@ -96,7 +98,11 @@ class Site(Record):
 
     def label(self) -> str:
         """For people: `layers.4.self_attn:attn`, `rotary_emb#1`."""
-        return self.name + (f"#{self.occurrence}" if self.occurrence else "") + (f":{self.part}" if self.part else "")
+        return (
+            self.name
+            + (f"#{self.occurrence}" if self.occurrence else "")
+            + (f":{self.part}" if self.part else "")
+        )
 
 
 class Setting(Record):
@@ -175,7 +181,12 @@ def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
 
     text = pa.dictionary(pa.int32(), pa.string())
     sampler = pa.struct(
-        [("top1_id", pa.int32()), ("top1_logit", pa.float32()), ("draw", pa.float64()), ("rng_offset", pa.int64())]
+        [
+            ("top1_id", pa.int32()),
+            ("top1_logit", pa.float32()),
+            ("draw", pa.float64()),
+            ("rng_offset", pa.int64()),
+        ]
     )
 
     def required(value: pa.DataType) -> pa.Field:

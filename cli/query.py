@@ -1,0 +1,165 @@
+"""`rip query`: SQL over a result folder or a trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..schemas.errors import BadInput, OutputFailed
+
+if TYPE_CHECKING:
+    from ..diverge.query import Rows
+    from ..diverge.views import Views
+
+Format = Literal["table", "csv", "json", "parquet"]
+MAX_TABLE_ROWS = 100
+
+
+def query(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR|TRACE", help="A result folder, a trace, or a .parts folder.")
+    ],
+    sql: Annotated[
+        str | None,
+        typer.Argument(metavar="SQL", help="One reading statement; without it the views are listed."),
+    ] = None,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="table (default) shows the first rows; the others give all of them."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write here instead of standard output.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+) -> None:
+    """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes.
+
+    A statement can read the views and nothing else: no other file, and nothing is written.
+    """
+    from ..diverge.query import run
+    from ..diverge.views import open_views
+    from .console import refuse_overwrite
+
+    chosen = form or _format_of(output)
+    if chosen == "parquet" and output is None:
+        raise BadInput("Parquet needs a file", "name one with -o FILE.parquet")
+    if output is not None:
+        refuse_overwrite(output, force)
+    with open_views(path) as views:
+        for note in views.notes:
+            print(f"note: {note}", file=sys.stderr)
+        if sql is None:
+            _list_views(path, views)
+            return
+        _write(run(views, sql), chosen, output)
+
+
+def _format_of(output: Path | None) -> Format:
+    by_suffix: dict[str, Format] = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
+    return by_suffix.get(output.suffix.lower(), "table") if output else "table"
+
+
+def _write(rows: Rows, form: Format, output: Path | None) -> None:
+    from ..diverge import rows as writers
+
+    if form == "table":
+        _write_table(rows, output)
+        return
+    if form == "parquet":
+        assert output is not None  # checked before any work
+        with _new_file(output, "wb") as binary:
+            writers.write_parquet(rows, binary)
+        return
+    write: Callable[[Rows, IO[str]], None] = writers.write_csv if form == "csv" else writers.write_json
+    if output is None:
+        write(rows, sys.stdout)
+        return
+    with _new_file(output, "w") as file:
+        write(rows, file)
+
+
+def _write_table(rows: Rows, output: Path | None) -> None:
+    from ..diverge.rows import first_rows, is_number, visible
+
+    cells, more, cut = first_rows(rows, MAX_TABLE_ROWS)
+    names = [visible(name) for name in rows.schema.names]
+    right = [is_number(column.type) for column in rows.schema]
+    if output is not None:
+        with _new_file(output, "w") as file:
+            file.write(_plain_table(names, right, cells))
+    elif sys.stdout.isatty():
+        _rich_table(names, right, cells)
+    else:
+        sys.stdout.write(_plain_table(names, right, cells))
+    if more:
+        print(
+            f"note: the first {MAX_TABLE_ROWS} rows; all of them: --format csv (or json, parquet)",
+            file=sys.stderr,
+        )
+    elif not cells:
+        print("note: no rows", file=sys.stderr)
+    if cut:
+        print("note: long cells end in …; whole ones: --format csv (or json, parquet)", file=sys.stderr)
+
+
+def _plain_table(names: list[str], right: list[bool], cells: list[list[str]]) -> str:
+    widths = [max(len(text) for text in column) for column in zip(names, *cells, strict=True)]
+
+    def line(texts: list[str]) -> str:
+        aligned = [
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(texts, widths, right, strict=True)
+        ]
+        return "  ".join(aligned).rstrip() + "\n"
+
+    return line(names) + line(["-" * width for width in widths]) + "".join(line(row) for row in cells)
+
+
+def _rich_table(names: list[str], right: list[bool], cells: list[list[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name, number in zip(names, right, strict=True):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(text, style="dim italic" if text == "NULL" else "") for text in row))
+    Console(highlight=False).print(table)
+
+
+def _list_views(path: Path, views: Views) -> None:
+    for view in views.names:
+        columns = views.describe(view)
+        name_width = max(len(column.name) for column in columns)
+        type_width = min(16, max(len(column.type) for column in columns))
+        print(view)
+        for column in columns:
+            print(f"  {column.name:<{name_width}}  {column.type:<{type_width}}  {column.meaning}".rstrip())
+        print(f'  example: rip query {path} "{views.examples[view]}"\n')
+
+
+@contextmanager
+def _new_file(path: Path, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
+    """A file that appears under its name only when it is whole; mode 0600, since token ids are user text."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        text = {} if mode == "wb" else {"encoding": "utf-8", "newline": ""}
+        with os.fdopen(descriptor, mode, **text) as file:  # type: ignore[call-overload]
+            yield file
+        unfinished.replace(path)
+    except OSError as error:
+        raise OutputFailed(
+            f"{path} could not be written: {error.strerror or error}", "free space or choose another place"
+        ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    print(f"Wrote {path}", file=sys.stderr)

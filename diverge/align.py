@@ -1,0 +1,351 @@
+"""Which rows of two traces belong together.
+
+Sequences are paired by (request_id, sample), and by cell where both traces have cells; rows by position; sites
+by (name, occurrence, part). Step number, batch row and order in the file are attributes, never keys.
+Four bytes a position (the token ids) are kept; everything else is read again later, block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..schemas.errors import BadInput, NothingCompared
+from ..schemas.trace import Site
+from .columns import damaged
+from .load import Trace, site_key
+
+_INDEX_ROWS = 1 << 16
+
+SequenceKey = tuple[str, int, str]
+"""request_id, sample, cell."""
+
+
+@dataclass
+class Piece:
+    """Contiguous positions of one sequence that are contiguous rows of the trace."""
+
+    position: int
+    row: int
+    count: int
+
+
+@dataclass
+class IndexedSequence:
+    """Where one sequence's rows are, and its tokens."""
+
+    key: SequenceKey
+    number: int
+    """Its `sequence` in the trace."""
+    pieces: list[Piece]
+    tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    """int32[length]"""
+
+    @property
+    def length(self) -> int:
+        """Positions from 0 up to the first gap."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sequences that are compared with each other."""
+
+    index: int
+    a: IndexedSequence
+    b: IndexedSequence
+    divergence: int | None
+    """First position where the tokens differ or one side has ended; None where the sequences are equal."""
+
+    @property
+    def length(self) -> int:
+        """Positions of the longer side."""
+        return max(self.a.length, self.b.length)
+
+    @property
+    def comparable(self) -> int:
+        """How many positions have an equal token prefix up to and including themselves."""
+        return self.length if self.divergence is None else self.divergence
+
+
+@dataclass(frozen=True)
+class Run:
+    """Contiguous positions of one pair that lie in one row group of each trace."""
+
+    pair: Pair
+    position: int
+    count: int
+    row_a: int
+    """First row in A; −1 where A has ended."""
+    row_b: int
+
+    @property
+    def comparable(self) -> int:
+        """How many of its rows are comparable."""
+        return min(max(self.pair.comparable - self.position, 0), self.count)
+
+
+def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], list[str]]:
+    """Find the sequences of a trace, in the order in which they begin.
+
+    Returns:
+        The sequences, and sentences about what cannot be used.
+
+    Raises:
+        BadInput: Damaged data, or two sequences with one key.
+    """
+    found: dict[SequenceKey, IndexedSequence] = {}
+    tokens: dict[SequenceKey, list[np.ndarray]] = {}
+    first_row = 0
+    for batch in _index_batches(trace):
+        sequence, position = batch["sequence"].to_numpy(), batch["position"].to_numpy()
+        token_ids, samples = batch["token_id"].to_numpy(), batch["sample"].to_numpy()
+        broken = (sequence[1:] != sequence[:-1]) | (position[1:] != position[:-1] + 1)
+        starts = np.concatenate([[0], np.flatnonzero(broken) + 1])
+        names, cells = batch["request_id"].take(pa.array(starts)), batch["cell"].take(pa.array(starts))
+        starting = zip(starts.tolist(), names.to_pylist(), cells.to_pylist(), strict=True)
+        stops = [*starts[1:].tolist(), len(sequence)]
+        for (start, name, cell), stop in zip(starting, stops, strict=True):
+            key = (name, int(samples[start]), cell or "")
+            known = found.setdefault(key, IndexedSequence(key, int(sequence[start]), []))
+            if known.number != sequence[start]:
+                raise _twice(trace, key)
+            known.pieces.append(Piece(int(position[start]), first_row + start, stop - start))
+            tokens.setdefault(key, []).append(token_ids[start:stop])
+        first_row += len(sequence)
+    notes: list[str] = []
+    for key, known in found.items():
+        _join(trace, known, tokens[key], notes)
+    return found, notes
+
+
+def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
+    columns = ["sequence", "request_id", "sample", "cell", "position", "token_id"]
+    for part in trace.parts():
+        try:
+            yield from part.file.iter_batches(_INDEX_ROWS, columns=columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise damaged(part, error) from None
+
+
+def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes: list[str]) -> None:
+    """Put the pieces in order of position, up to the first gap."""
+    order = sorted(range(len(known.pieces)), key=lambda index: known.pieces[index].position)
+    kept: list[int] = []
+    length = 0
+    for index in order:
+        piece = known.pieces[index]
+        if piece.position < length:
+            raise _twice(trace, known.key)
+        if piece.position > length:
+            notes.append(
+                f"{trace.path.name}: {describe(known.key)} has no rows from position {length} to {piece.position - 1}; "
+                "what comes after them was left out"
+            )
+            break
+        kept.append(index)
+        length += piece.count
+    known.pieces = [known.pieces[index] for index in kept]
+    known.tokens = np.concatenate([tokens[index] for index in kept]) if kept else known.tokens
+
+
+def _twice(trace: Trace, key: SequenceKey) -> BadInput:
+    return BadInput(
+        f"{trace.path}: {describe(key)} stands twice, so its rows cannot be told apart",
+        "give every repeat its own sample, or every envelope its own request_id",
+    )
+
+
+def describe(key: SequenceKey) -> str:
+    """A sequence in words."""
+    request_id, sample, cell = key
+    return f"request {request_id!r} sample {sample}" + (f" cell {cell!r}" if cell else "")
+
+
+def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str]]:
+    """Pair the sequences of two traces, in A's order.
+
+    Returns:
+        The pairs, and sentences about sequences that only one trace has.
+
+    Raises:
+        NothingCompared: No position is in both traces.
+        BadInput: One trace has matrix cells, the other none, and a key is thereby ambiguous.
+    """
+    in_a, notes_a = index_sequences(a)
+    in_b, notes_b = index_sequences(b)
+    notes = notes_a + notes_b
+    by_cell = any(key[2] for key in in_a) and any(key[2] for key in in_b)
+    keyed_a, keyed_b = _keyed(a, in_a, by_cell), _keyed(b, in_b, by_cell)
+    pairs: list[Pair] = []
+    for key, one in keyed_a.items():
+        other = keyed_b.get(key)
+        if other is not None and min(one.length, other.length):
+            pairs.append(Pair(len(pairs), one, other, first_divergence(one.tokens, other.tokens)))
+    for trace, mine, theirs in ((a, keyed_a, keyed_b), (b, keyed_b, keyed_a)):
+        alone = [key for key in mine if key not in theirs]
+        if alone:
+            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+            named = ", ".join(describe(key) for key in alone[:3])
+            notes.append(f"{len(alone)} sequence(s) are only in {trace.path.name}: {named}{more}")
+    if not pairs:
+        names_a, names_b = sorted({key[0] for key in in_a})[:2], sorted({key[0] for key in in_b})[:2]
+        raise NothingCompared(
+            f"the traces have no row in common: {a.path.name} holds {names_a}…, {b.path.name} {names_b}…",
+            "compare traces of the same requests: sequences are paired by request_id and sample",
+        )
+    return pairs, notes
+
+
+def _keyed(
+    trace: Trace, sequences: dict[SequenceKey, IndexedSequence], by_cell: bool
+) -> dict[SequenceKey, IndexedSequence]:
+    keyed: dict[SequenceKey, IndexedSequence] = {}
+    for (request_id, sample, cell), found in sequences.items():
+        key = (request_id, sample, cell if by_cell else "")
+        if key in keyed:
+            raise BadInput(
+                f"{trace.path}: {describe(key)} ran in several cells, and the other trace has none to tell them apart",
+                "compare traces that both have cells, or a trace of one cell",
+            )
+        keyed[key] = found
+    return keyed
+
+
+def first_divergence(a: np.ndarray, b: np.ndarray) -> int | None:
+    """First index where two token sequences differ; a strict prefix diverges at its end; None: equal."""
+    shared = min(len(a), len(b))
+    differing = a[:shared] != b[:shared]
+    if differing.any():
+        return int(differing.argmax())
+    return None if len(a) == len(b) else shared
+
+
+def plan(pairs: list[Pair], a: Trace, b: Trace, batch_rows: int) -> Iterator[list[Run]]:
+    """Cut all pairs into runs, gathered into batches of at most `batch_rows` rows."""
+    batch: list[Run] = []
+    room = batch_rows
+    for pair in pairs:
+        position = 0
+        while position < pair.length:
+            row_a, left_a = _locate(a, pair.a, position)
+            row_b, left_b = _locate(b, pair.b, position)
+            # A run does not cross the end of the shorter side, nor the end of a row group.
+            count = min(left_a, left_b, room, pair.length - position)
+            batch.append(Run(pair, position, count, row_a, row_b))
+            position += count
+            room -= count
+            if not room:
+                yield batch
+                batch, room = [], batch_rows
+    if batch:
+        yield batch
+
+
+def row_of(trace: Trace, sequence: IndexedSequence, position: int) -> int:
+    """The row of a position in its trace; −1 where the sequence does not have it."""
+    return _locate(trace, sequence, position)[0] if position >= 0 else -1
+
+
+def _locate(trace: Trace, sequence: IndexedSequence, position: int) -> tuple[int, int]:
+    """Row of a position and how many rows follow it in its piece and row group; −1 beyond the end."""
+    if position >= sequence.length:
+        return -1, 1 << 30
+    for piece in sequence.pieces:
+        if position < piece.position + piece.count:
+            row = piece.row + position - piece.position
+            group = trace.groups[trace.group_of(row)]
+            return row, min(piece.row + piece.count, group.first_row + group.rows) - row
+    raise AssertionError("a position below the length lies in a piece")
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """The sites that are compared, in A's execution order."""
+
+    sites: list[Site]
+    """As A describes them."""
+    dtypes_b: list[str]
+    of_a: np.ndarray
+    """int64[sites]: index in A's header."""
+    of_b: np.ndarray
+    by_sketch: np.ndarray
+    """bool[sites]: no hash can be equal (dtype or row hash differ), so only sketches are compared."""
+    sketches: bool
+    """Both traces' sketches are of one kind; without that no drift can be told."""
+    unproven_before: np.ndarray
+    """int64[sites]: sites before this one, in either trace's order, that no hash was compared for."""
+    notes: list[str]
+
+
+def plan_sites(a: Trace, b: Trace) -> SitePlan:
+    """Pair the sites of two traces."""
+    notes: list[str] = []
+    place_b = {site_key(site): index for index, site in enumerate(b.header.sites)}
+    parallel = tensor_parallel_size(a), tensor_parallel_size(b)
+    equal_hash = a.header.row_hash == b.header.row_hash
+    equal_sketch = a.header.sketch == b.header.sketch
+    kept: list[tuple[int, int]] = []
+    sharded: list[str] = []
+    resized: list[str] = []
+    for index, site in enumerate(a.header.sites):
+        other_index = place_b.get(site_key(site))
+        if other_index is None:
+            continue
+        other = b.header.sites[other_index]
+        if (site.sharded or other.sharded) and (parallel[0] != parallel[1] or parallel[0] is None):
+            sharded.append(site.label())
+        elif site.width and other.width and site.width != other.width:
+            resized.append(site.label())
+        elif equal_hash or equal_sketch:
+            kept.append((index, other_index))
+    if sharded:
+        sizes = " and ".join("unknown" if size is None else str(size) for size in parallel)
+        notes.append(f"{_some(sharded)} hold(s) one rank's shard; tensor parallel sizes are {sizes}, so not compared")
+    if resized:
+        notes.append(f"{_some(resized)} differ(s) in width between the traces, so not compared")
+    both = bool(a.header.sites and b.header.sites)
+    for trace, side in ((a, 0), (b, 1)):
+        if not trace.header.sites:
+            notes.append(f"{trace.path.name} was captured without sites, so layers cannot be compared")
+        elif both:
+            other_keys = {site_key(site) for site in (b, a)[side].header.sites}
+            alone = [site.label() for site in trace.header.sites if site_key(site) not in other_keys]
+            if alone:
+                notes.append(f"{_some(alone)} only in {trace.path.name}")
+    if both and not equal_hash:
+        notes.append("the traces use different row hashes, so rows are compared by sketch only")
+    if both and not equal_sketch:
+        notes.append("the traces use different sketches, so the size of differences is not known")
+    of_a, of_b = np.array(kept, np.int64).reshape(-1, 2).T
+    sites = [a.header.sites[i] for i in of_a]
+    dtypes_b = [b.header.sites[i].dtype for i in of_b]
+    by_sketch = np.array([s.dtype != d or not equal_hash for s, d in zip(sites, dtypes_b, strict=True)], np.bool_)
+    usable = np.ones(len(sites), np.bool_) if equal_sketch else ~by_sketch
+    sites = [site for site, use in zip(sites, usable, strict=True) if use]
+    dtypes_b = [dtype for dtype, use in zip(dtypes_b, usable, strict=True) if use]
+    of_a, of_b, by_sketch = of_a[usable], of_b[usable], by_sketch[usable]
+    here = np.arange(len(sites))
+    unproven = of_a - here + np.cumsum(by_sketch) - by_sketch
+    if np.all(np.diff(of_b) > 0):  # in another order "before" means nothing in B
+        unproven = unproven + of_b - here
+    return SitePlan(sites, dtypes_b, of_a, of_b, by_sketch, equal_sketch, unproven, notes)
+
+
+def tensor_parallel_size(trace: Trace) -> int | None:
+    """The tensor parallel size a trace ran under, or None where it does not say."""
+    setting = trace.header.lane.settings.get("tensor_parallel_size")
+    if setting is not None:
+        for reading in (setting.observed, setting.resolved):
+            if isinstance(reading, int):
+                return reading
+    known = trace.header.fingerprint and trace.header.fingerprint.get("parallelism", "tensor_parallel_size")
+    return known.value if known and isinstance(known.value, int) else None
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(names)} site(s) ({', '.join(names[:3])}{more})"

@@ -1,0 +1,201 @@
+"""`rip diverge`: align two traces, compare them batch by batch, write the result folder, give the verdict.
+
+Batches are compared by two threads and added up in order. It holds some batches at a time, whatever the
+length of the traces.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import __version__
+from ..schemas.change import Change
+from ..schemas.claim import Claim
+from ..schemas.trace import TraceHeader
+from ..schemas.verdict import Compared, TraceRef, Verdict
+from .align import Pair, Run, SitePlan, pair_sequences, plan, plan_sites
+from .columns import RowReader
+from .diagnose import causes, first_site, first_token
+from .levels import levels, strongest
+from .load import Trace, open_trace
+from .sites import SiteComparer, SiteRows, nothing
+from .tables import ResultWriter
+from .tabulate import candidate_rows, change_rows, site_rows, site_totals
+from .tally import PairState, Tally
+from .tokens import TRACE_COLUMNS, TokenRows, token_rows, with_sites
+
+Progress = Callable[[int, int], None]
+"""Told how many positions are done, of how many."""
+
+_WORKERS = 2
+_AHEAD = 3
+"""Batches that are compared or wait to be added up at the same time."""
+_BATCH_ITEMS = 300_000
+"""(position, site) pairs in a batch."""
+
+
+def diverge(
+    a: Path,
+    b: Path,
+    out: Path,
+    changes: Sequence[Change] = (),
+    numeric_tolerance: float | None = None,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> Verdict:
+    """Compare two traces and write the result folder.
+
+    Args:
+        a: Trace A, the base: a file or the parts of an unfinished run.
+        b: Trace B.
+        out: The result folder.
+        changes: Drift from A's fingerprint to B's.
+        numeric_tolerance: Largest absolute logit difference that the numeric level allows; None: as the
+            requests' claims say, and `not stated` where they are silent.
+        progress: Told about the work done.
+        force: Overwrite an earlier result.
+
+    Returns:
+        The verdict, which is also the folder's `summary.json`. `first_token` speaks of the first sequence, in
+        A's order, whose tokens part. `first_site` speaks of the same sequence where one of its rows differs,
+        else of the first one with a differing row.
+
+    Raises:
+        BadInput: A trace cannot be read.
+        NothingCompared: The traces have no row in common.
+        OutputFailed: The result cannot be written.
+    """
+    trace_a, trace_b = open_trace(a), open_trace(b)
+    pairs, notes = pair_sequences(trace_a, trace_b)
+    site_plan = plan_sites(trace_a, trace_b)
+    tolerance = _stated_tolerance(trace_a.header) if numeric_tolerance is None else numeric_tolerance
+    tally = Tally(site_plan, [PairState(pair) for pair in pairs], tolerance=tolerance)
+    with ResultWriter(out, force) as writer:
+        for tokens, sites in _compared(pairs, trace_a, trace_b, site_plan, progress):
+            tally.add(tokens, sites)
+            writer.add("tokens", with_sites(tokens, sites))
+            if len(sites.row):
+                writer.add("sites", site_rows(tokens, sites, site_plan))
+        writer.add("site_totals", site_totals(tally))
+        for rows in candidate_rows(tally, trace_a, trace_b):
+            writer.add("topk", rows)
+        writer.add("changes", change_rows(changes))
+        token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
+        judged = levels(tally, token, site)
+        found = causes(tally, trace_a, trace_b, (a, b, out), list(changes), token, site)
+        verdict = Verdict(
+            tool_version=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            a=_reference(trace_a),
+            b=_reference(trace_b),
+            level=strongest(judged),
+            levels=judged,
+            first_token=token,
+            first_site=site,
+            causes=found,
+            changes=list(changes),
+            compared=_counts(tally),
+            max_abs_logit_diff=tally.largest if tally.steps_with_logits and not tally.by_logprob else None,
+            not_seen=_not_seen(tally, trace_a, trace_b, notes),
+        )
+        writer.finish(verdict.to_json())
+    return verdict
+
+
+def _compared(
+    pairs: list[Pair], a: Trace, b: Trace, site_plan: SitePlan, progress: Progress | None
+) -> Iterator[tuple[TokenRows, SiteRows]]:
+    """Compare all pairs, batch by batch, in order."""
+    reader_a, reader_b = RowReader(a, TRACE_COLUMNS), RowReader(b, TRACE_COLUMNS)
+    comparer = SiteComparer(a, b, site_plan) if site_plan.sites else None
+    empty = nothing(len(site_plan.sites))
+
+    def compare(runs: list[Run]) -> tuple[TokenRows, SiteRows]:
+        sites = empty if comparer is None else comparer.compare(runs)
+        return token_rows(runs, reader_a, reader_b), sites
+
+    done, total = 0, sum(pair.length for pair in pairs)
+    waiting: deque[Future[tuple[TokenRows, SiteRows]]] = deque()
+    batch_rows = max(64, min(1 << 14, _BATCH_ITEMS // max(len(site_plan.sites), 1)))
+    batches = plan(pairs, a, b, batch_rows)
+    pool = ThreadPoolExecutor(_WORKERS)
+    try:
+        while True:
+            while len(waiting) < _AHEAD and (runs := next(batches, None)) is not None:
+                waiting.append(pool.submit(compare, runs))
+            if not waiting:
+                break
+            tokens, sites = waiting.popleft().result()
+            yield tokens, sites
+            done += len(tokens.pair)
+            if progress is not None:
+                progress(done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if comparer is not None:
+            comparer.close()
+
+
+def _stated_tolerance(header: TraceHeader) -> float | None:
+    """The smallest tolerance that the requests' claims state."""
+    stated: list[float] = []
+    for request in header.requests:
+        claim = (request.envelope or {}).get("claim")
+        tolerance = claim.get("tolerance") if isinstance(claim, dict) else None
+        if isinstance(tolerance, int | float) and not isinstance(tolerance, bool):
+            stated.append(float(tolerance))
+    return min(stated, default=None)
+
+
+def _counts(tally: Tally) -> Compared:
+    return Compared(
+        sequences=len(tally.pairs),
+        sequences_diverging=sum(state.pair.divergence is not None for state in tally.pairs),
+        positions=tally.positions,
+        sites=len(tally.plan.sites),
+        rows=tally.rows,
+        rows_differing=tally.rows_differing,
+    )
+
+
+def _reference(trace: Trace) -> TraceRef:
+    header = trace.header
+    return TraceRef(
+        path=str(trace.path),
+        sha256_of_header=trace.header_sha256,
+        engine=header.lane.engine,
+        lane=header.lane.name,
+        mode=header.mode,
+        fingerprint=header.fingerprint.root_digest if header.fingerprint else None,
+    )
+
+
+def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
+    """What the comparison could not see."""
+    unseen = a.notes + b.notes + notes + tally.plan.notes
+    length = sum(state.pair.length for state in tally.pairs)
+    if tally.positions < length:
+        parted = sum(state.pair.divergence is not None for state in tally.pairs)
+        unseen.append(
+            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in {parted} sequence(s), "
+            "so their numbers cannot be compared: force one side's tokens on the other (--mode golden-decode)"
+        )
+    hashed = len(tally.plan.sites) - int(tally.plan.by_sketch.sum())
+    absent = tally.positions * hashed - tally.rows
+    if absent:
+        unseen.append(f"{absent:,} row hashes were not computed on both sides (cached prefix, or never fed to the model)")
+    if not tally.logits_compared:
+        unseen.append("no logits hash is in both traces, so equal logits cannot be proved")
+    if not tally.steps_with_logits:
+        unseen.append("no top-K logits or logprobs are in both traces, so the drift of logits is not known")
+    for trace in (a, b):
+        if trace.header.fingerprint is None:
+            unseen.append(f"{trace.path.name} has no fingerprint, so changes of its environment are not known")
+        if trace.header.observer.state == "changed":
+            unseen.append(f"{trace.path.name}: observing changed the result ({trace.header.observer.why or 'no reason given'})")
+        unseen += [f"{trace.path.name}: {line}" for line in trace.header.not_seen]
+    return unseen

@@ -1,0 +1,209 @@
+"""The evidence a diagnosis rests on: both headers, the first differences, and the rows where they lie."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..schemas.change import Change
+from ..schemas.trace import Setting, Site, TraceHeader
+from ..schemas.verdict import FirstSite, FirstToken
+
+_SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """One row of one trace, without its site columns."""
+
+    shape: dict[str, int | None]
+    sampler: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the table of causes looks at. `name_*` are the traces' paths as the user gave them."""
+
+    name_a: str
+    name_b: str
+    result: str
+    header_a: TraceHeader
+    header_b: TraceHeader
+    changes: list[Change]
+    sites: list[Site]
+    """The compared sites, as A describes them."""
+    dtypes_b: list[str]
+    first_token: FirstToken | None
+    first_site: FirstSite | None
+    differs: bool
+    """Anything at all differs in the numbers."""
+    ended: str
+    """`A` or `B`: the side that ended first at the first divergence; else empty."""
+    logits_equal: bool | None
+    """Whether the logits that chose the first divergent token are bit-identical; None: not known."""
+    deciding: tuple[RowFacts, RowFacts] | None
+    """The rows whose distribution chose the first divergent token."""
+    differing: tuple[RowFacts, RowFacts] | None
+    """The rows of the first differing site."""
+    nonfinite: list[str] = field(default_factory=list)
+
+    @property
+    def has_fingerprints(self) -> bool:
+        """Both traces carry a fingerprint."""
+        return self.header_a.fingerprint is not None and self.header_b.fingerprint is not None
+
+    @property
+    def first_place(self) -> str:
+        """The first differing row in words."""
+        if self.first_site is None:
+            return "a row that was not observed"
+        part = f":{self.first_site.part}" if self.first_site.part else ""
+        return f"{self.first_site.site}{part} at position {self.first_site.position}"
+
+    @property
+    def not_an_origin(self) -> str:
+        """Why the first differing row is not known to be where the difference began."""
+        if self.first_site is None:
+            return "no site and no logits hash shows where the numbers begin to differ"
+        return f"not an origin: {self.first_site.unseen}"
+
+    @property
+    def greedy(self) -> bool:
+        """The request was decoded greedily on both sides, as far as they say."""
+        settings = [sampling.get("temperature") for sampling in self._sampling]
+        return all(setting is not None and setting.resolved == 0 for setting in settings)
+
+    def changed(self, *sections: str) -> list[str]:
+        """The fingerprint changes of some sections, in words."""
+        return [_in_words(change) for change in self.changes if change.section in sections]
+
+    def changed_fields(self, section: str, fields: tuple[str, ...]) -> list[str]:
+        """The fingerprint changes of some fields, in words."""
+        return [_in_words(change) for change in self.changes if change.section == section and change.field in fields]
+
+    def shape(self, name: str) -> tuple[int, int] | None:
+        """One number of the execution shape of the first differing row, on both sides."""
+        if self.differing is None:
+            return None
+        a, b = (side.shape.get(name) for side in self.differing)
+        return None if a is None or b is None else (a, b)
+
+    def shape_differences(self, name: str) -> list[str]:
+        """That number in words, where it differs."""
+        values = self.shape(name)
+        return [] if values is None or values[0] == values[1] else [f"{name}: {values[0]} in A, {values[1]} in B"]
+
+    @property
+    def shapes_differ(self) -> bool:
+        """The first differing row ran in another execution shape."""
+        return any(self.shape_differences(name) for name in _SHAPES)
+
+    @cached_property
+    def circumstances(self) -> list[str]:
+        """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
+        names = [line.partition(":")[0] for line in self.setting_differences]
+        # A pass that is a prefill on one side has another cache too: one circumstance, not two.
+        shapes = [name for name in _SHAPES if self.shape_differences(name)]
+        if "num_tokens" in shapes and "cached_tokens" in shapes:
+            shapes.remove("cached_tokens")
+        if "batch_size" in shapes and "padded_tokens" in shapes:
+            shapes.remove("padded_tokens")
+        names = [name for name in names if name not in ("neighbours", "repeat", *shapes)]
+        ignored = {"sampling", "process", "cache", "replica"}
+        a, b = self.header_a.lane.settings, self.header_b.lane.settings
+        told = [(_reading(a[name]), _reading(b[name])) for name in names if name in a and name in b]
+        sections = {
+            change.section
+            for change in self.changes
+            if change.section not in ignored
+            # The fingerprint repeats some settings: what a setting says already is not a second difference.
+            and (change.before and change.before.value, change.after and change.after.value) not in told
+        }
+        return [*names, *shapes, *sorted(sections)]
+
+    @cached_property
+    def sampling_differences(self) -> list[str]:
+        """Sampling fields whose resolved values differ, with the source of each."""
+        a, b = self._sampling
+        lines: list[str] = []
+        for name in sorted({*a, *b}):
+            one, other = a.get(name), b.get(name)
+            if one is None or other is None:
+                continue
+            if one.resolved != other.resolved:
+                silent = " (left silent in the envelope)" if "envelope" not in (one.source, other.source) else ""
+                lines.append(f"{name}: {_setting(one)} in A, {_setting(other)} in B{silent}")
+        return lines
+
+    @cached_property
+    def setting_differences(self) -> list[str]:
+        """Lane settings that differ: by what was observed, else by what was resolved."""
+        a, b = self.header_a.lane.settings, self.header_b.lane.settings
+        return [
+            f"{name}: {_reading(a[name])} in A, {_reading(b[name])} in B"
+            for name in sorted({*a} & {*b})
+            if _reading(a[name]) != _reading(b[name])
+        ]
+
+    @cached_property
+    def dtype_differences(self) -> list[str]:
+        """Dtypes of the compared sites, where they differ."""
+        unlike = {(site.dtype, dtype) for site, dtype in zip(self.sites, self.dtypes_b, strict=True) if site.dtype != dtype}
+        return [f"dtype of the observed rows: {a} in A, {b} in B" for a, b in sorted(unlike)]
+
+    @property
+    def _sampling(self) -> tuple[dict[str, Setting], dict[str, Setting]]:
+        first = self.first_token or self.first_site
+        found: list[dict[str, Setting]] = []
+        for header in (self.header_a, self.header_b):
+            named = [r.sampling for r in header.requests if first is not None and r.request_id == first.request_id]
+            found.append(named[0] if named else {})
+        return found[0], found[1]
+
+    def replay(self, *options: str) -> str:
+        """A command that replays the request on B's lane with some options, and compares with A."""
+        lane = self.header_b.lane
+        model = ["--model", lane.model] if lane.model else []
+        engine = ["--engine", lane.engine]
+        command = shlex.join(["rip", "replay", "ENVELOPE.json", *engine, *model, *options, "-o", "again.parquet"])
+        return f"{command} && {shlex.join(['rip', 'diverge', self.name_a, 'again.parquet'])}"
+
+    def replay_as_a(self, setting: str) -> str:
+        """Replay on B's lane with A's value of one setting."""
+        known = self.header_a.lane.settings.get(setting)
+        value = None if known is None else _reading(known)
+        return self.replay() if value is None else self.replay("--set", f"{setting}={value}")
+
+    def drift(self) -> str:
+        """The command that shows what changed between the two environments."""
+        return shlex.join(["rip", "query", self.result, "SELECT * FROM changes"])
+
+    def query_differing_tokens(self) -> str:
+        """A query that shows the first differing tokens."""
+        sql = "SELECT request_id, position, token_a, token_b FROM tokens WHERE NOT token_equal LIMIT 10"
+        return shlex.join(["rip", "query", self.result, sql])
+
+    def query_norms(self) -> str:
+        """A query that shows the differing rows with non-finite drift."""
+        sql = "SELECT position, name, part, l2_a, l2_b FROM sites WHERE NOT isfinite(rel_drift) LIMIT 10"
+        return shlex.join(["rip", "query", self.result, sql])
+
+
+def _reading(setting: Setting) -> Any:
+    return setting.resolved if setting.observed is None else setting.observed
+
+
+def _setting(setting: Setting) -> str:
+    return f"{json.dumps(setting.resolved)} ({setting.source})"
+
+
+def _in_words(change: Change) -> str:
+    before, after = ("absent" if fact is None else fact.text() for fact in (change.before, change.after))
+    return f"{change.section}.{change.field}: {_short(before)} → {_short(after)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}…"

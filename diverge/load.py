@@ -1,0 +1,192 @@
+"""Opening a trace: one Parquet file, or the parts that a run which died has flushed.
+
+It checks that the input is a trace this version can read and numbers its rows; it decodes no values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..schemas.errors import BadInput
+from ..schemas.trace import COLUMNS, HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, Site, TraceHeader
+
+HEADER_FILE = "header.json"
+
+SiteKey = tuple[str, int, str]
+
+
+def site_key(site: Site) -> SiteKey:
+    """What identifies a site across traces."""
+    return site.name, site.occurrence, site.part
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file of a trace."""
+
+    path: Path
+    file: pq.ParquetFile
+    columns_of: np.ndarray
+    """int64[sites of the trace]: the site's index in this file's site columns, −1 where it has none."""
+    width: int
+    """Sites in this file's site columns; 0 where it has none."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row group, with the number that its first row has in the whole trace."""
+
+    part: Part
+    index: int
+    first_row: int
+    rows: int
+
+
+@dataclass
+class Trace:
+    """An opened trace. Rows are numbered through all parts and row groups, in file order."""
+
+    path: Path
+    header: TraceHeader
+    groups: list[Group]
+    header_sha256: str = ""
+    """Over the header's JSON as it is stored."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, in sentences."""
+
+    def __post_init__(self) -> None:
+        self._starts = [group.first_row for group in self.groups]
+
+    @property
+    def rows(self) -> int:
+        """All rows of the trace."""
+        return self.groups[-1].first_row + self.groups[-1].rows
+
+    def group_of(self, row: int) -> int:
+        """Index of the row group that holds a row."""
+        return bisect_right(self._starts, row) - 1
+
+    def parts(self) -> list[Part]:
+        """The files, in order."""
+        return list({id(group.part): group.part for group in self.groups}.values())
+
+
+def read_header(path: Path) -> TraceHeader:
+    """The header of a trace. Raises as `open_trace`."""
+    return open_trace(path).header
+
+
+def open_trace(path: Path) -> Trace:
+    """Open `T.parquet`, or a folder `T.parquet.parts` left by a run that died.
+
+    Raises:
+        BadInput: Missing, unreadable, truncated or foreign, written by a newer rip, or without rows.
+    """
+    if path.is_dir():
+        return _open_parts(path)
+    if not path.exists():
+        left = path.with_name(path.name + PARTS_SUFFIX)
+        if left.is_dir():
+            raise BadInput(
+                f"{path} was never finished: the run that wrote it died or still runs",
+                f"read what it flushed: give {left} in its place",
+            )
+        raise BadInput(f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet")
+    file = _open_parquet(path)
+    text = _header_text(file, path)
+    header = TraceHeader.from_json(text, str(path))
+    return _assemble(path, text, header, [_part(path, file, header, header)], [])
+
+
+def _open_parts(folder: Path) -> Trace:
+    about = folder / HEADER_FILE
+    if not about.is_file():
+        raise BadInput(
+            f"{folder} is a folder without {HEADER_FILE}, so not the parts of a trace",
+            "give a trace file, or the folder T.parquet.parts that an interrupted rip replay left",
+        )
+    try:
+        text = about.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{about}: cannot be read: {error.strerror}", "check its permissions") from None
+    header = TraceHeader.from_json(text, str(about))
+    parts: list[Part] = []
+    notes = [f"{folder} holds what an unfinished run had flushed, so sequences may end early"]
+    for path in sorted(folder.glob("part-*.parquet")):
+        try:
+            file = _open_parquet(path)
+        except BadInput as error:
+            notes.append(f"{error.message}; it was left out")
+            continue
+        own = TraceHeader.from_json(_header_text(file, path), str(path))
+        parts.append(_part(path, file, header, own))
+    return _assemble(folder, text, header, parts, notes)
+
+
+def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], notes: list[str]) -> Trace:
+    groups: list[Group] = []
+    first_row = 0
+    for part in parts:
+        for index in range(part.file.metadata.num_row_groups):
+            rows = part.file.metadata.row_group(index).num_rows
+            if rows:
+                groups.append(Group(part, index, first_row, rows))
+                first_row += rows
+    if not groups:
+        raise BadInput(f"{path} holds no rows", "replay again: nothing was recorded")
+    return Trace(path, header, groups, hashlib.sha256(text).hexdigest(), notes)
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    try:
+        # No pre-buffering and no whole-file map: rows are read in pieces, and memory stays bounded.
+        return pq.ParquetFile(path, pre_buffer=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as denied:
+        return BadInput(f"{path}: cannot be read: {denied.strerror}", "check its permissions")
+    if magic == b"PAR1":
+        left = path.with_name(path.name + PARTS_SUFFIX)
+        instead = f"give {left} in its place" if left.is_dir() else "copy it again, or replay again"
+        return BadInput(f"{path} is truncated or damaged: its Parquet footer cannot be read", instead)
+    if not magic:
+        return BadInput(f"{path} is empty", "replay again, or copy the file again")
+    return BadInput(f"{path} is not a Parquet file", "give a trace that rip replay wrote")
+
+
+def _header_text(file: pq.ParquetFile, path: Path) -> bytes:
+    text: bytes | None = (file.metadata.metadata or {}).get(HEADER_KEY)
+    if text is None:
+        raise BadInput(
+            f"{path} is a Parquet file, but not a trace: it has no {HEADER_KEY.decode()} metadata",
+            "give a trace that rip replay wrote (tools that rewrite one must keep its key-value metadata)",
+        )
+    return text
+
+
+def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
+    names = set(file.schema_arrow.names)
+    optional = SITE_COLUMNS | {"tensors"}
+    missing = [column.name for column in COLUMNS if column.name not in names | optional]
+    if missing:
+        raise BadInput(
+            f"{path} is not a whole trace: the column {missing[0]!r} is missing", "give a trace that rip replay wrote"
+        )
+    if not names >= SITE_COLUMNS:
+        return Part(path, file, np.full(len(header.sites), -1), 0)
+    place = {site_key(site): index for index, site in enumerate(own.sites)}
+    columns_of = np.array([place.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
+    return Part(path, file, columns_of, len(own.sites))

@@ -1,0 +1,176 @@
+"""Where the values of a plain Parquet page lie in the file, so that single rows can be read without decoding.
+
+It knows the page header (Thrift compact protocol) and the level encoding (RLE / bit-packed hybrid) of the
+Parquet format, as far as one uncompressed PLAIN data page per column chunk needs them. Everything else is
+answered with None, and the caller decodes with pyarrow.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow.parquet as pq
+
+_HEAD_BYTES = 4096  # a page header takes some dozens of bytes
+_DATA_PAGE, _PLAIN, _RLE = 0, 0, 3
+_PAGE_TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _DATA_PAGE_HEADER = 1, 2, 3, 5  # fields of PageHeader
+_NUM_VALUES, _ENCODING, _DEFINITION_ENCODING, _REPETITION_ENCODING = 1, 2, 3, 4  # fields of DataPageHeader
+
+
+@dataclass(frozen=True)
+class PlainPage:
+    """The values of one column chunk: `rows × width` items, absent ones left out, one behind the other."""
+
+    offset: int
+    """Byte offset of the first value in the file."""
+    present: np.ndarray | None
+    """bool[rows, width]; None where every item is present."""
+
+
+def plain_page(
+    descriptor: int,
+    chunk: pq.ColumnChunkMetaData,
+    rows: int,
+    width: int,
+    item_bytes: int,
+    levels: tuple[int, int],
+) -> PlainPage | None:
+    """Find the values of a list column's chunk, or None where its layout is another.
+
+    Args:
+        descriptor: The open file.
+        chunk: The column chunk's metadata.
+        rows: Rows of the row group.
+        width: Items in a row's list.
+        item_bytes: Bytes of an item.
+        levels: The column's largest definition and repetition level.
+    """
+    if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page:
+        return None
+    start, size = chunk.data_page_offset, chunk.total_compressed_size
+    head = os.pread(descriptor, _HEAD_BYTES, start)
+    try:
+        header, header_bytes = _read_struct(head, 0)
+        page = header[_DATA_PAGE_HEADER]
+        one_plain_page = (
+            header[_PAGE_TYPE] == _DATA_PAGE
+            and page[_ENCODING] == _PLAIN
+            and page[_DEFINITION_ENCODING] == page[_REPETITION_ENCODING] == _RLE
+            and page[_NUM_VALUES] == chunk.num_values
+            and header[_COMPRESSED_SIZE] == header[_UNCOMPRESSED_SIZE] == size - header_bytes
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    if not one_plain_page or levels[1] != 1:
+        return None
+
+    cursor, end = start + header_bytes, start + size
+    cursor += 4 + _uint32(descriptor, cursor)  # repetition levels: lists of fixed width need none
+    definition_bytes = _uint32(descriptor, cursor)
+    encoded = os.pread(descriptor, definition_bytes, cursor + 4)
+    offset = cursor + 4 + definition_bytes
+    try:
+        present = _presence(encoded, levels[0], chunk.num_values, rows, width)
+    except (IndexError, ValueError):
+        return None
+    items = rows * width if present is None else int(np.count_nonzero(present))
+    return PlainPage(offset, present) if end - offset == items * item_bytes else None
+
+
+def _presence(encoded: bytes, highest: int, values: int, rows: int, width: int) -> np.ndarray | None:
+    """Which items are there: bool[rows, width], or None for all. ValueError where lists have other widths."""
+    items = np.ones(rows * width, np.bool_)
+    at = 0
+    for level, count in level_runs(encoded, highest.bit_length(), values):
+        if isinstance(level, np.ndarray):
+            # Level 0 is a null list and takes one entry in place of `width`.
+            run = np.repeat(level, np.where(level == 0, width, 1)) == highest
+            if at + len(run) > len(items):
+                raise ValueError("lists of several widths")
+            items[at : at + len(run)] = run
+            at += len(run)
+        else:
+            span = count * width if level == 0 else count
+            if level != highest:
+                items[at : at + span] = False
+            at += span
+    if at != len(items):
+        raise ValueError("lists of several widths")
+    return None if items.all() else items.reshape(rows, width)
+
+
+def level_runs(encoded: bytes, bits: int, count: int) -> Iterator[tuple[int | np.ndarray, int]]:
+    """Decode the RLE / bit-packed hybrid: runs of (one level, its count) or (uint8[count], count).
+
+    Raises:
+        ValueError: The data hold fewer levels than `count`.
+        IndexError: The data end inside a run.
+    """
+    cursor = 0
+    weights = 1 << np.arange(bits, dtype=np.uint8)
+    while count and cursor < len(encoded):
+        header, cursor = _varint(encoded, cursor)
+        length = min(count, (header >> 1) * 8 if header & 1 else header >> 1)
+        if header & 1:
+            size = (header >> 1) * bits
+            unpacked = np.unpackbits(np.frombuffer(encoded, np.uint8, size, cursor), bitorder="little")
+            yield (unpacked.reshape(-1, bits) @ weights)[:length], length
+            cursor += size
+        else:
+            yield encoded[cursor], length
+            cursor += 1
+        count -= length
+    if count:
+        raise ValueError("too few levels")
+
+
+def _uint32(descriptor: int, offset: int) -> int:
+    return int.from_bytes(os.pread(descriptor, 4, offset), "little")
+
+
+def _varint(data: bytes, cursor: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[cursor]
+        cursor += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, cursor
+        shift += 7
+
+
+def _read_struct(data: bytes, cursor: int) -> tuple[dict[int, Any], int]:
+    """One Thrift struct as {field id: value}. ValueError for field types a page header does not have."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while True:
+        head = data[cursor]
+        cursor += 1
+        if head == 0:
+            return fields, cursor
+        if head >> 4:
+            number += head >> 4
+        else:
+            zigzag, cursor = _varint(data, cursor)
+            number = (zigzag >> 1) ^ -(zigzag & 1)
+        kind = head & 0x0F
+        if kind in (1, 2):
+            fields[number] = kind == 1
+        elif kind in (4, 5, 6):
+            zigzag, cursor = _varint(data, cursor)
+            fields[number] = (zigzag >> 1) ^ -(zigzag & 1)
+        elif kind == 8:
+            size, cursor = _varint(data, cursor)
+            fields[number] = data[cursor : cursor + size]
+            cursor += size
+        elif kind == 12:
+            fields[number], cursor = _read_struct(data, cursor)
+        else:
+            raise ValueError(f"field type {kind}")

@@ -1,0 +1,256 @@
+"""Heat maps as SVG: a matrix of drifts becomes paths per colour class, labels, and data for hovering.
+
+It knows geometry and classes; colours are the style sheet's. A cell is coded in its float32 value:
+above 0 the drift, 0 equal, and the constants below. The SVG paths are runs of cells on a row, so that a map
+of a hundred thousand cells stays small.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+SIZE_UNKNOWN = -1.0
+"""The hashes differ; there is no sketch to say by how much."""
+NOT_COMPUTED = -2.0
+NOT_KNOWN = -3.0
+"""Equal or not computed: the result folder does not say which."""
+NO_DRIFT = 1e-40
+"""The bits differ, the sketch sees no difference (−0.0 versus 0.0)."""
+
+CLASSES = 10
+PLOT_WIDTH = 900
+"""Pixels for cells; a map is at most this wide plus its labels."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A logarithmic colour scale from 10^low to 10^high in `CLASSES` classes."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def over(cls, limits: tuple[float, float] | None) -> Scale:
+        """Whole decades around the smallest and largest drift, two at least and eight at most."""
+        if limits is None:
+            return cls(-4, -2)
+        high = math.ceil(math.log10(limits[1]) + 1e-9)
+        low = min(math.floor(math.log10(limits[0])), high - 2)
+        return cls(max(low, high - 8), high)
+
+    def classes(self, values: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Colour class of each drift above 0."""
+        place = (np.log10(values.astype(np.float64)) - self.low) / (self.high - self.low)
+        return np.clip(np.floor(place * CLASSES), 0, CLASSES - 1).astype(np.int64)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Place in 0…1 and exponent of every decade."""
+        width = self.high - self.low
+        return [((exponent - self.low) / width, str(exponent)) for exponent in range(self.low, self.high + 1)]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Cells of one kind: `kind` is `q0` … `q9`, `nan`, `unsized`, `absent` or `unknown`."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Everything that the template needs to draw a map."""
+
+    id: str
+    width: int
+    height: int
+    left: int
+    top: int
+    cell_width: int
+    cell_height: int
+    row_tops: list[int]
+    layers: list[Layer]
+    row_labels: list[tuple[int, str]]
+    """Baseline and text."""
+    column_labels: list[tuple[int, str]]
+    """Centre and text."""
+    bands: list[tuple[int, int, str]]
+    """Left, right and title of each group of columns."""
+    lines: list[tuple[int, str]]
+    """Vertical lines with a text."""
+    mark: tuple[int, int] | None
+    """Left and top of the cell that is the first to differ."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """For the script: geometry, labels, and the values as base64 float32."""
+
+    @property
+    def right(self) -> int:
+        """Right edge of the last column."""
+        return max(right for _, right, _ in self.bands)
+
+    @property
+    def bottom(self) -> int:
+        """Lower edge of the last row."""
+        return self.row_tops[-1] + self.cell_height
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a map in groups with a small gap between them."""
+
+    groups: tuple[tuple[str, int], ...]
+    """Title and number of columns."""
+    names: tuple[str, ...]
+    """For hovering: `position 57, step 23`."""
+    ticks: tuple[tuple[int, str], ...]
+    """Column index and label."""
+
+
+def draw(
+    name: str,
+    values: NDArray[np.float32],
+    columns: Columns,
+    rows: Sequence[str],
+    scale: Scale,
+    *,
+    cell_height: int,
+    row_groups: Sequence[int],
+    row_labels: Iterable[tuple[int, str]],
+    lines: Iterable[tuple[int, str]] = (),
+    mark: tuple[int, int] | None = None,
+    worst: NDArray[np.int16] | None = None,
+    max_cell_width: int = 16,
+) -> HeatMap:
+    """Lay out one map.
+
+    Args:
+        name: HTML id.
+        values: float32[rows, columns], coded as the module says.
+        columns: Groups, names and ticks of the columns.
+        rows: A name per row, for hovering.
+        scale: The colour scale.
+        cell_height: Pixels.
+        row_groups: A number per row; a gap stands where it changes.
+        row_labels: Row index and text for the left margin.
+        lines: Column index (the line stands left of it) and text.
+        mark: Row and column of the first difference.
+        worst: int16[rows, columns], for rows that stand for several sites: index of the largest.
+        max_cell_width: Pixels.
+    """
+    labels = list(row_labels)
+    left = 14 + round(6.7 * max((len(text) for _, text in labels), default=0))
+    top = 34
+    width = max(2, min(max_cell_width, PLOT_WIDTH // max(values.shape[1], 1)))
+    x = _column_lefts(columns.groups, left, width)
+    y = _row_tops(row_groups, top, cell_height)
+    right = x[-1] + width
+    return HeatMap(
+        id=name,
+        width=right + 6,
+        height=y[-1] + cell_height + 30,
+        left=left,
+        top=top,
+        cell_width=width,
+        cell_height=cell_height,
+        row_tops=y,
+        layers=_paths(values, scale, x, y, width),
+        row_labels=_spaced([(y[row] + cell_height // 2, text) for row, text in labels], 11),
+        column_labels=_spaced([(x[column] + width // 2, text) for column, text in columns.ticks], 24),
+        bands=_bands(columns.groups, x, width),
+        lines=[(x[column] - 1 if column < len(x) else right, text) for column, text in lines],
+        mark=None if mark is None else (x[mark[1]], y[mark[0]]),
+        data={
+            "x": x,
+            "y": y,
+            "w": width,
+            "h": cell_height,
+            "columns": list(columns.names),
+            "rows": list(rows),
+            "values": base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode(),
+        }
+        | ({} if worst is None else {"worst": base64.b64encode(worst.astype("<i2").tobytes()).decode()}),
+    )
+
+
+def _column_lefts(groups: Iterable[tuple[str, int]], left: int, width: int) -> list[int]:
+    lefts: list[int] = []
+    at = left
+    for _, count in groups:
+        lefts += [at + width * index for index in range(count)]
+        at += width * count + 6
+    return lefts
+
+
+def _row_tops(groups: Sequence[int], top: int, height: int) -> list[int]:
+    tops: list[int] = []
+    for row, group in enumerate(groups):
+        gap = 3 if row and group != groups[row - 1] else 0
+        tops.append((tops[-1] + height if tops else top) + gap)
+    return tops
+
+
+def _bands(groups: Iterable[tuple[str, int]], x: Sequence[int], width: int) -> list[tuple[int, int, str]]:
+    bands = []
+    start = 0
+    for title, count in groups:
+        if count:
+            bands.append((x[start], x[start + count - 1] + width, title))
+        start += count
+    return bands
+
+
+def _spaced(labels: list[tuple[int, str]], apart: int) -> list[tuple[int, str]]:
+    """Labels that do not run into each other: where two stand too near, the later one stays."""
+    followers = [*labels[1:], None]
+    return [
+        label
+        for label, after in zip(labels, followers, strict=True)
+        if after is None or not 0 <= after[0] - label[0] < apart
+    ]
+
+
+def _paths(
+    values: NDArray[np.float32], scale: Scale, x: Sequence[int], y: Sequence[int], width: int
+) -> list[Layer]:
+    """Horizontal strokes along the upper edges of the cells; the template moves them down by half a cell."""
+    kinds = np.full(values.shape, "", dtype=object)
+    moved = values > 0
+    kinds[moved] = np.array([f"q{number}" for number in range(CLASSES)], dtype=object)[
+        scale.classes(values[moved])
+    ]
+    for code, kind in ((SIZE_UNKNOWN, "unsized"), (NOT_COMPUTED, "absent"), (NOT_KNOWN, "unknown")):
+        kinds[values == code] = kind
+    kinds[~np.isfinite(values)] = "nan"
+    pieces: dict[str, list[str]] = {}
+    for row, line in enumerate(kinds):
+        ends: dict[str, int] = {}  # where the last run of each kind on this row stopped
+        start = 0
+        for column in range(1, len(line) + 1):
+            if column < len(line) and line[column] == line[start] and x[column] == x[column - 1] + width:
+                continue
+            if kind := line[start]:
+                stop = x[column - 1] + width
+                move = f"m{x[start] - ends[kind]} 0" if kind in ends else f"M{x[start]} {y[row]}"
+                pieces.setdefault(kind, []).append(f"{move}h{stop - x[start]}")
+                ends[kind] = stop
+            start = column
+    return [Layer(kind, "".join(pieces[kind])) for kind in sorted(pieces)]
+
+
+def nice_ticks(count: int, most: int) -> list[int]:
+    """Indices 0, k, 2k, … below `count`, at most `most` of them, k being 1, 2 or 5 times a power of ten."""
+    step = 1
+    for step in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
+        if (count - 1) // step + 1 <= most:
+            break
+    return list(range(0, count, step))

@@ -1,0 +1,217 @@
+"""The report's sentences and number formats. Plain text in, plain text out; escaping is the template's."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..schemas.trace import TraceHeader
+    from ..schemas.verdict import FirstSite, FirstToken, Verdict
+
+NONE = "–"
+
+MARKS = {"\n": "↵", "\t": "⇥", "\r": "␍"}
+
+
+def drift(value: float | None) -> str:
+    """A relative drift: two significant digits with an exponent."""
+    if value is None:
+        return NONE
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def number(value: float | None) -> str:
+    """A logit, margin or logit difference: four significant digits, small ones with an exponent."""
+    if value is None:
+        return NONE
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value and abs(value) < 1e-3:
+        return drift(value)
+    text = f"{value:.4g}"
+    return text.replace("-", "−") if "e" not in text else text
+
+
+def logit(value: float | None) -> str:
+    """A logit in a column of logits: four decimals, so that the points stand above each other."""
+    return NONE if value is None else f"{value:.4f}".replace("-", "−")
+
+
+def count(value: int | None) -> str:
+    """A count with thousands separators."""
+    return NONE if value is None else f"{value:,}"
+
+
+def percent(logprob: float | None) -> str:
+    """A log-probability as a probability in per cent."""
+    if logprob is None:
+        return NONE
+    share = 100 * math.exp(min(logprob, 0.0))
+    return "<0.01 %" if share < 0.005 else f"{share:.2f} %"
+
+
+def plural(value: int, word: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{value:,} {word}" + ("" if value == 1 else "s")
+
+
+def pieces(text: str, spaces: bool = False) -> list[tuple[bool, str]]:
+    """Token text in pieces, each with whether it is a mark that stands for something invisible.
+
+    A newline becomes a mark and the newline itself; other control, format and half characters become
+    escapes, so that no text can reorder or hide its surroundings.
+
+    Args:
+        text: Decoded text of one token.
+        spaces: Mark spaces too, where a single token stands alone.
+    """
+    found: list[tuple[bool, str]] = []
+    for character in text:
+        if character in MARKS:
+            found.append((True, MARKS[character]))
+            if character == "\n" and not spaces:
+                found.append((False, "\n"))
+        elif character == " " and spaces:
+            found.append((True, "␣"))
+        elif unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
+            found.append((True, character.encode("unicode_escape").decode()))
+        elif found and not found[-1][0]:
+            found[-1] = (False, found[-1][1] + character)
+        else:
+            found.append((False, character))
+    return found
+
+
+def plain(text: object) -> str:
+    """Any text on one line with nothing invisible in it."""
+    return "".join(part for _, part in pieces(str(text))).replace("\n", " ")
+
+
+def request_name(request_id: str, sample: int) -> str:
+    """How a sequence is called."""
+    return f"request {plain(request_id)}" + (f", sample {sample}" if sample else "")
+
+
+def site_label(site: FirstSite) -> str:
+    """`layers.4.self_attn#1:attn`."""
+    occurrence = f"#{site.occurrence}" if site.occurrence else ""
+    return plain(site.site + occurrence + (f":{site.part}" if site.part else ""))
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one short sentence."""
+    token = verdict.levels.get("token")
+    if verdict.first_token is not None:
+        return _where_tokens_part(verdict.first_token)
+    if token is None or token.state != "holds":
+        return "The tokens could not be compared."
+    bitwise = verdict.levels.get("bitwise")
+    if bitwise is not None and bitwise.state == "holds":
+        return "The two runs are equal, bit for bit."
+    if verdict.first_site is not None or (verdict.max_abs_logit_diff or 0) > 0:
+        return "The tokens are equal; the numbers behind them are not."
+    return "The tokens are equal."
+
+
+def _where_tokens_part(first: FirstToken) -> str:
+    name = request_name(first.request_id, first.sample)
+    if first.step is None:
+        return f"The prompts of {name} differ at position {first.position}."
+    if first.token_a is None or first.token_b is None:
+        ended, went_on = ("A", "B") if first.token_a is None else ("B", "A")
+        return f"In {name}, {ended} ends at step {first.step} where {went_on} goes on."
+    return f"Tokens diverge at step {first.step} of {name}."
+
+
+def second_line(verdict: Verdict) -> str:
+    """Where it starts, or how much was compared."""
+    first = verdict.first_site
+    compared = verdict.compared
+    if first is not None:
+        place = f"The first differing row is {site_label(first)} at position {first.position}"
+        if first.is_origin:
+            return f"{place}, an origin: every row before it is equal, so this module's inputs were equal."
+        unseen = plain(first.unseen or "not every earlier row could be compared").rstrip(".")
+        return f"{place}, a first observed difference: {unseen}."
+    if compared.rows:
+        return (
+            f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')}, over"
+            f" {plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')},"
+            " were compared by hash; none differs."
+        )
+    return (
+        f"{plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')} were compared;"
+        " no site was, so nothing is known about what happened inside the model."
+    )
+
+
+def close_call(first: FirstToken) -> str | None:
+    """What margin and drift at the divergence say together, where both were recorded."""
+    margin, moved = first.margin_a, first.max_abs_logit_diff
+    if margin is None or moved is None:
+        return None
+    if moved == 0:
+        return "The logits of the common candidates are equal: the choice differs, not the numbers."
+    if margin <= 2 * moved:  # both candidates may move, in opposite directions
+        return (
+            f"A near tie: A's margin is {number(margin)} and the logits moved by up to {number(moved)},"
+            " enough to swap the two candidates."
+        )
+    return (
+        f"Not a near tie: A's margin is {number(margin)} and the common candidates moved by at most"
+        f" {number(moved)}, too little to swap the two."
+    )
+
+
+def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> list[tuple[str, str, str]]:
+    """What the two traces are: a name, A's value and B's value."""
+    rows = [
+        ("trace", verdict.a.path, verdict.b.path),
+        ("engine", verdict.a.engine, verdict.b.engine),
+        ("lane", verdict.a.lane, verdict.b.lane),
+        ("mode", verdict.a.mode, verdict.b.mode),
+    ]
+    if a is not None and b is not None:
+        rows += [
+            ("model", a.lane.model or NONE, b.lane.model or NONE),
+            ("capture", _capture(a), _capture(b)),
+            ("observer check", _observer(a), _observer(b)),
+            ("created", a.created, b.created),
+        ]
+        rows += _differing_settings(a, b)
+    rows.append(("fingerprint", (verdict.a.fingerprint or NONE)[:16], (verdict.b.fingerprint or NONE)[:16]))
+    return [(plain(name), plain(left), plain(right)) for name, left, right in rows]
+
+
+def _capture(header: TraceHeader) -> str:
+    return header.capture + (f", {len(header.sites)} sites, {header.channel}" if header.sites else "")
+
+
+def _observer(header: TraceHeader) -> str:
+    check = header.observer
+    detail = check.compared or check.why or ""
+    return check.state + (f": {detail}" if detail else "")
+
+
+def _differing_settings(a: TraceHeader, b: TraceHeader) -> list[tuple[str, str, str]]:
+    """Lane settings and sampling fields that ran with other values, as observed or else as passed on."""
+
+    def said(header: TraceHeader) -> dict[str, str]:
+        found = dict(header.lane.settings)
+        for request in header.requests:
+            found |= {f"{request.request_id}: {name}": setting for name, setting in request.sampling.items()}
+        return {
+            name: str(setting.observed if setting.observed is not None else setting.resolved)
+            for name, setting in found.items()
+        }
+
+    left, right = said(a), said(b)
+    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    return [(name, left.get(name, NONE), right.get(name, NONE)) for name in names[:12]]

@@ -1,0 +1,243 @@
+"""The result folder of `rip diverge`: its files, their columns, and writing them.
+
+    tokens.parquet       a row per compared position
+    sites.parquet        a row per differing (position, site); equal rows are only counted
+    site_totals.parquet  a row per site both traces have
+    topk.parquet         candidates around each sequence's first divergence
+    changes.parquet      fingerprint drift
+    summary.json         the verdict (schemas/verdict.py)
+
+It does not compare anything; it only knows the shape of results.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..schemas.errors import OutputFailed
+
+SUMMARY_FILE = "summary.json"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One result column: Arrow type in words (`?`: nullable), and what it means."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "tokens": (
+        Column("pair", "int32", "index of the compared pair of sequences"),
+        Column("request_id", "dictionary", "the envelope's request_id"),
+        Column("sample", "int16", "which sample of the request"),
+        Column("position", "int32", "index of the token, prompt included"),
+        Column("step", "int32?", "index among generated tokens; null inside the prompt"),
+        Column("phase", "dictionary", "prompt or decode"),
+        Column("token_a", "int32?", "null: trace A ended before this position"),
+        Column("token_b", "int32?", "null: trace B ended before this position"),
+        Column("token_equal", "bool", "the tokens at this position are the same"),
+        Column("comparable", "bool", "all tokens up to and including this position are equal"),
+        # The distribution that PREDICTED the token at this position, i.e. the row at position − 1.
+        # All null at position 0, where the rows are not comparable, and where an engine gave nothing.
+        Column("logits_equal", "bool?", "that distribution's logits hashes are equal"),
+        Column(
+            "logprob_a", "float32?", "log-probability A's distribution gave token_a (null: not in its top-K)"
+        ),
+        Column(
+            "logprob_b", "float32?", "log-probability B's distribution gave token_b (null: not in its top-K)"
+        ),
+        Column(
+            "margin_a", "float32?", "top-1 minus top-2 raw logit in A (logprobs where there are no logits)"
+        ),
+        Column("margin_b", "float32?", "the same in B"),
+        Column("max_abs_logit_diff", "float32?", "largest |logit_a − logit_b| over ids in both top-K lists"),
+        Column(
+            "max_rel_logit_diff",
+            "float32?",
+            "largest |logit_a − logit_b| / max(|logit_a|, |logit_b|) likewise",
+        ),
+        Column("max_abs_logprob_diff", "float32?", "largest |logprob_a − logprob_b| likewise"),
+        Column("kl", "float32?", "KL(A‖B) in nats over A's top-K ids that B lists too, plus one rest bucket"),
+        Column("topk_overlap", "float32?", "share of A's top-K ids that B lists too"),
+        Column("top1_equal", "bool?", "both rank the same id first"),
+        # The execution of the row AT this position.
+        Column(
+            "sites_compared", "int32", "sites whose row hash both traces have here (0 where not comparable)"
+        ),
+        Column("sites_differing", "int32", "those whose hashes differ"),
+        Column("first_site", "int16?", "first differing site in execution order (by_sketch ones too): index into site_totals"),
+        Column("batch_size_a", "int32?", "sequences in A's forward pass"),
+        Column("batch_size_b", "int32?", "sequences in B's forward pass"),
+        Column("num_tokens_a", "int32?", "tokens of this sequence in A's forward pass"),
+        Column("num_tokens_b", "int32?", "tokens of this sequence in B's forward pass"),
+        Column("padded_tokens_a", "int32?", "padding in A's row"),
+        Column("padded_tokens_b", "int32?", "padding in B's row"),
+        Column("cached_tokens_a", "int32?", "tokens of this sequence in A's KV cache before the pass"),
+        Column("cached_tokens_b", "int32?", "tokens of this sequence in B's KV cache before the pass"),
+    ),
+    "sites": (
+        Column("pair", "int32", "index of the compared pair of sequences"),
+        Column("position", "int32", "index of the token, prompt included"),
+        Column("site", "int16", "index into site_totals"),
+        Column(
+            "rel_drift", "float32?", "‖S(a) − S(b)‖ / max(‖a‖, ‖b‖): sketch estimate; NaN if a row holds NaN"
+        ),
+        Column("l2_a", "float32", "Euclidean norm of A's row"),
+        Column("l2_b", "float32", "Euclidean norm of B's row"),
+    ),
+    "site_totals": (
+        Column("site", "int16", "index, in execution order"),
+        Column("name", "string", "canonical module path"),
+        Column("occurrence", "int32", "which run of the module within a forward pass"),
+        Column("part", "string", "empty, or which tensor of the module"),
+        Column("module", "string", "class of the module in A"),
+        Column("dtype_a", "string", "dtype of A's rows"),
+        Column("dtype_b", "string", "dtype of B's rows"),
+        Column(
+            "compared",
+            "int64",
+            "rows compared by hash (0 and null drifts where dtypes differ: see by_sketch)",
+        ),
+        Column("differing", "int64", "rows whose hashes differ"),
+        Column("by_sketch", "bool", "dtypes differ, so rows were compared by sketch only"),
+        Column("first_pair", "int32?", "pair of the first differing row"),
+        Column("first_position", "int32?", "position of the first differing row in that pair"),
+        Column("drift_p50", "float32?", "median rel_drift of the rows in sites (log histogram, within 3 %)"),
+        Column("drift_p95", "float32?", "95th percentile likewise"),
+        Column("drift_max", "float32?", "largest rel_drift, exact"),
+    ),
+    "topk": (
+        Column("pair", "int32", "index of the compared pair of sequences"),
+        Column("request_id", "dictionary", "the envelope's request_id"),
+        Column("sample", "int16", "which sample of the request"),
+        Column("position", "int32", "position of the token that this distribution predicted"),
+        Column("step", "int32?", "index among generated tokens"),
+        Column("side", "dictionary", "a or b"),
+        Column("rank", "int16", "0 is the most likely"),
+        Column("token_id", "int32", "candidate"),
+        Column("logit", "float32?", "raw logit"),
+        Column("logprob", "float32?", "raw log-probability"),
+        Column("chosen", "bool", "this candidate is the token at `position` on its side"),
+    ),
+    "changes": (
+        Column("section", "string", "fingerprint section"),
+        Column("field", "string", "fingerprint field"),
+        Column("before", "string", "value in A, or why it is unavailable"),
+        Column("after", "string", "value in B, likewise"),
+        Column("risk", "string?", "strongest level in doubt"),
+        Column("rule", "string", "why, with its source"),
+    ),
+}
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """The Arrow schema of one result table."""
+    types = {
+        "int16": pa.int16(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "float32": pa.float32(),
+        "bool": pa.bool_(),
+        "string": pa.string(),
+        "dictionary": pa.dictionary(pa.int32(), pa.string()),
+    }
+    return pa.schema(
+        [
+            pa.field(column.name, types[column.type.rstrip("?")], nullable=column.type.endswith("?"))
+            for column in TABLES[table]
+        ]
+    )
+
+
+class ResultWriter:
+    """Writes a result folder beside its place and puts it there when whole.
+
+    Use as a context manager: leaving it by an error removes what was written.
+    """
+
+    _ROWS_PER_GROUP: ClassVar[dict[str, int]] = {"tokens": 1 << 16, "sites": 1 << 20}
+
+    def __init__(self, folder: Path, force: bool) -> None:
+        """Prepare to write `folder`.
+
+        Raises:
+            OutputFailed: It exists and `force` is off, or is something else than a result folder, or cannot
+                be made.
+        """
+        self._folder = folder
+        self._unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        if folder.exists():
+            if not force:
+                raise OutputFailed(f"{folder} exists already", "choose another name, or overwrite it with --force")
+            if not folder.is_dir() or (any(folder.iterdir()) and not (folder / SUMMARY_FILE).is_file()):
+                raise OutputFailed(
+                    f"{folder} is not a result of rip diverge, so it is not overwritten", "choose another name"
+                )
+        with self._failures():
+            self._unfinished.mkdir(mode=0o700)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._writers.clear()
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+
+    def add(self, table: str, rows: pa.RecordBatch) -> None:
+        """Append rows to one of the tables; they are written in row groups of a million rows or less."""
+        waiting = self._waiting.setdefault(table, [])
+        waiting.append(rows)
+        if sum(batch.num_rows for batch in waiting) >= self._ROWS_PER_GROUP.get(table, 1 << 16):
+            self._flush(table)
+
+    def finish(self, summary: str) -> None:
+        """Write what waits and `summary.json`, and give the folder its name."""
+        for table in TABLES:
+            self._flush(table)
+        with self._failures():
+            for writer in self._writers.values():
+                writer.close()
+            (self._unfinished / SUMMARY_FILE).write_text(summary, encoding="utf-8")
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+            self._unfinished.rename(self._folder)
+
+    def _flush(self, table: str) -> None:
+        schema = arrow_schema(table)
+        with self._failures():
+            if table not in self._writers:
+                path = self._unfinished / f"{table}.parquet"
+                self._writers[table] = pq.ParquetWriter(path, schema, **_parquet_options(table))
+            waiting = self._waiting.pop(table, [])
+            if waiting:
+                rows = pa.Table.from_batches(waiting, schema)
+                self._writers[table].write_table(rows, row_group_size=max(rows.num_rows, 1))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OutputFailed(f"{self._folder} could not be written: {why}", "free space or choose another place") from None
+
+
+def _parquet_options(table: str) -> dict[str, object]:
+    if table != "sites":
+        return {"compression": "ZSTD", "use_dictionary": ["request_id", "phase", "side"]}
+    # Millions of rows where everything differs: plain pages cost least, statistics let readers skip groups.
+    return {"compression": "NONE", "use_dictionary": False, "write_statistics": ["pair", "position"]}

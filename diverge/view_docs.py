@@ -1,0 +1,72 @@
+"""What the views of `rip query` are called, what their columns mean, and an example statement for each."""
+
+from __future__ import annotations
+
+from ..schemas import trace
+from . import tables
+
+VIEWS = ("tokens", "sites", "site_totals", "topk", "changes")
+TRACE_VIEWS = ("tokens", "sites", "topk", "changes", "header")
+
+EXAMPLES = {
+    "tokens": "SELECT request_id, min(step) FROM tokens WHERE NOT token_equal GROUP BY ALL",
+    "sites": "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer",
+    "site_totals": "SELECT label, differing, drift_max FROM site_totals ORDER BY drift_max DESC LIMIT 10",
+    "topk": "SELECT side, rank, token_id, logit, exp(logprob) AS p FROM topk ORDER BY side, rank",
+    "changes": "SELECT section, field, before, after, risk FROM changes",
+}
+TRACE_EXAMPLES = {
+    "tokens": "SELECT step, token_id, text, margin FROM tokens WHERE step >= 0 ORDER BY margin LIMIT 10",
+    "sites": "SELECT layer, label, max(l2) FROM sites GROUP BY ALL ORDER BY 3 DESC LIMIT 10",
+    "topk": "SELECT step, rank, token_id, logit FROM topk WHERE step < 3 ORDER BY step, rank",
+    "changes": "SELECT * FROM changes",
+    "header": "SELECT key, value FROM header WHERE key LIKE 'lane.%'",
+}
+
+_SITE_MEANINGS = {
+    "name": "canonical module path",
+    "occurrence": "which run of the module within a forward pass",
+    "part": "empty, or which tensor of the module",
+    "label": "name#occurrence:part, for people",
+    "module": "class of the module",
+    "layer": "layer number in the name, or null",
+}
+MEANINGS: dict[str, dict[str, str]] = {
+    name: {column.name: column.meaning for column in columns} | _SITE_MEANINGS
+    for name, columns in tables.TABLES.items()
+}
+MEANINGS["sites"] |= {name: MEANINGS["tokens"][name] for name in ("request_id", "sample", "step")}
+_TRACE_COLUMN_MEANINGS = {column.name: column.meaning for column in trace.COLUMNS}
+TRACE_MEANINGS: dict[str, dict[str, str]] = {
+    "tokens": _TRACE_COLUMN_MEANINGS
+    | {
+        "text": "text of the token, where the trace's header holds it",
+        "logprob": "log-probability that the row before gave this token (null: not in its top-K)",
+        "rank": "place of this token in the row before's top-K, 0 the most likely (null: not in it)",
+        "margin": "top-1 minus top-2 raw logit (logprob where there are none) in the row before",
+        "top1_id": "the most likely token in the row before: what greedy decoding would have put here",
+        "topk_ids": "most likely NEXT tokens, raw distribution, best first",
+    },
+    "sites": _TRACE_COLUMN_MEANINGS
+    | _SITE_MEANINGS
+    | {
+        "site": "index in execution order",
+        "dtype": "dtype of the row",
+        "hash": "row hash in hexadecimal; null: not computed here",
+        "l2": "Euclidean norm of the row",
+        "absmax": "largest magnitude in the row",
+        "sketch": "16 sketch values of the row",
+    },
+    "topk": _TRACE_COLUMN_MEANINGS
+    | {
+        "position": "position of the token that this distribution predicted",
+        "step": "that token's index among generated tokens",
+        "rank": "0 is the most likely",
+        "token_id": "candidate",
+        "logit": "raw logit",
+        "logprob": "raw log-probability",
+        "chosen": "this candidate is the token at `position` (null: the trace ends before it)",
+    },
+    "changes": MEANINGS["changes"],
+    "header": {"key": "dotted path in the trace's header", "value": "its value; lists as JSON"},
+}

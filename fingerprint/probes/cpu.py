@@ -1,0 +1,124 @@
+"""The processor: model, instruction sets, usable cores, and the BLAS and OpenMP libraries of this process."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.fingerprint import Fact, Section, fact, unavailable
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+NUMERIC_ISA = frozenset(
+    {"avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+    | {"avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
+    | {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"}
+)
+"""The CPU flags by which numeric libraries choose kernels; the rest of the list is noise here."""
+_CPUINFO = Path("/proc/cpuinfo")
+_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def probe(context: Context) -> dict[str, Section]:
+    """Facts of section `cpu` that do not need torch."""
+    info = _cpuinfo()
+    no_cpuinfo = unavailable(f"there is no {_CPUINFO}", "proc-cpuinfo")
+    facts = {
+        "model": _model(info),
+        "signature": no_cpuinfo if info is None else _signature(info),
+        "isa_available": no_cpuinfo if info is None else _isa(info),
+        "logical_cpus": fact(os.cpu_count() or 1, "os.cpu_count"),
+        "usable_cpus": _usable_cpus(),
+        "cgroup_quota": _cgroup_quota(),
+        **_thread_pools(),
+    }
+    return {"cpu": Section(facts=facts)}
+
+
+def _cpuinfo() -> dict[str, str] | None:
+    """The first processor's entries of /proc/cpuinfo; None where the file is not there."""
+    try:
+        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _model(info: dict[str, str] | None) -> Fact:
+    if info and (name := info.get("model name") or info.get("CPU part")):
+        return fact(name, "proc-cpuinfo")
+    name = platform.processor()
+    return (
+        fact(name, "platform.processor")
+        if name
+        else unavailable("the system does not name it", "proc-cpuinfo")
+    )
+
+
+def _signature(info: dict[str, str]) -> Fact:
+    parts = [info[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in info]
+    parts += [
+        info[key] for key in ("CPU implementer", "CPU architecture", "CPU variant", "CPU part") if key in info
+    ]
+    return fact("-".join(parts), "proc-cpuinfo") if parts else unavailable("not stated", "proc-cpuinfo")
+
+
+def _isa(info: dict[str, str]) -> Fact:
+    flags = set((info.get("flags") or info.get("Features") or "").split())
+    return fact(sorted(flags & NUMERIC_ISA), "proc-cpuinfo")
+
+
+def _usable_cpus() -> Fact:
+    if not hasattr(os, "sched_getaffinity"):
+        return unavailable("this system has no CPU affinity", "sched_getaffinity")
+    return fact(len(os.sched_getaffinity(0)), "sched_getaffinity")
+
+
+def _cgroup_quota() -> Fact:
+    """CPU time in cores that the control group allows; torch and OpenMP do not look at it."""
+    try:
+        quota, period = _CGROUP_QUOTA.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return unavailable(f"there is no {_CGROUP_QUOTA}", "cgroup")
+    return unavailable("no limit", "cgroup") if quota == "max" else fact(int(quota) / int(period), "cgroup")
+
+
+def _thread_pools() -> dict[str, Fact]:
+    """Loaded BLAS and OpenMP libraries: which copy, version, core type and threads.
+
+    Several copies in one process are a common surprise, so each is listed by its file name.
+    """
+    import numpy  # noqa: F401  (loads its BLAS, so that there is at least that one to see)
+    import threadpoolctl
+
+    pools: dict[str, dict[str, dict[str, Any]]] = {"blas": {}, "openmp": {}}
+    for library in sorted(threadpoolctl.threadpool_info(), key=lambda library: str(library["filepath"])):
+        known = {
+            "api": library["internal_api"],
+            "version": library.get("version"),
+            "core": library.get("architecture"),
+            "threading": library.get("threading_layer"),
+            "threads": library["num_threads"],
+        }
+        pool = pools.setdefault(library["user_api"], {})
+        name = Path(library["filepath"]).name
+        copies = sum(present.partition("#")[0] == name for present in pool)
+        pool[f"{name}#{copies + 1}" if copies else name] = {
+            key: value for key, value in known.items() if value is not None
+        }
+    return {
+        name: fact(found, "threadpoolctl")
+        if found
+        else unavailable(f"no {name} library is loaded in this process", "threadpoolctl")
+        for name, found in pools.items()
+    }
+
+
+def torch_loaded() -> bool:
+    """Whether this process has finished importing torch. A fingerprint never imports it by itself."""
+    return hasattr(sys.modules.get("torch"), "backends")

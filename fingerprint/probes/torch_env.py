@@ -1,0 +1,146 @@
+"""torch: which build is installed, and, where it is already loaded, its precision and determinism flags.
+
+It never imports torch: that takes more than a second and would show a fresh process's flags, not those of
+the process that ran the model.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from .. import packages
+from .cpu import torch_loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..context import Context
+
+NOT_LOADED = "torch is not loaded in this process"
+_VERSION_FILE = "torch/version.py"
+_VERSION_LINE = re.compile(
+    r"^(git_version|cuda|hip)\b[^=\n]*=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|None)\s*$", re.MULTILINE
+)
+
+
+def _sdp_kernels(torch: Any) -> dict[str, bool]:
+    cuda = torch.backends.cuda
+    return {
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "flash": cuda.flash_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+        "mem_efficient": cuda.mem_efficient_sdp_enabled(),
+    }
+
+
+_FLAGS: dict[str, Callable[[Any], Any]] = {
+    "torch.default_dtype": lambda torch: str(torch.get_default_dtype()).removeprefix("torch."),
+    "torch.float32_matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
+    "torch.deterministic_algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
+    "torch.deterministic_warn_only": lambda torch: torch.is_deterministic_algorithms_warn_only_enabled(),
+    "torch.fill_uninitialized_memory": lambda torch: torch.utils.deterministic.fill_uninitialized_memory,
+    "torch.cuda.matmul.allow_tf32": lambda torch: torch.backends.cuda.matmul.allow_tf32,
+    "torch.cuda.matmul.bf16_reduced_precision_reduction": lambda torch: (
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+    "torch.cuda.matmul.fp16_reduced_precision_reduction": lambda torch: (
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
+    "torch.cuda.sdp_kernels": _sdp_kernels,
+    "torch.cudnn.allow_tf32": lambda torch: torch.backends.cudnn.allow_tf32,
+    "torch.cudnn.benchmark": lambda torch: torch.backends.cudnn.benchmark,
+    "torch.cudnn.deterministic": lambda torch: torch.backends.cudnn.deterministic,
+    "torch.mkldnn.available": lambda torch: torch.backends.mkldnn.is_available(),
+    "torch.mkldnn.enabled": lambda torch: torch.backends.mkldnn.enabled,
+    "torch.mkldnn.deterministic": lambda torch: torch.backends.mkldnn.deterministic,
+    "torch.mkldnn.matmul_precision": lambda torch: torch.backends.mkldnn.matmul.fp32_precision,
+    "torch.mkl.available": lambda torch: torch.backends.mkl.is_available(),
+    "torch.blas": lambda torch: _build_setting(torch, r"BLAS_INFO=(\w+)"),
+    "torch.mkl.version": lambda torch: _build_setting(torch, r"Math Kernel Library Version (\S+)"),
+    "torch.mkldnn.version": lambda torch: _build_setting(torch, r"MKL-DNN (v\S+)"),
+    "torch.compiler": lambda torch: _build_setting(torch, r"(?:-\s+)((?:GCC|clang|MSVC)\s\S+)"),
+}
+_CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
+    "isa_in_use": lambda torch: torch.backends.cpu.get_cpu_capability(),
+    "torch_threads": lambda torch: torch.get_num_threads(),
+    "torch_interop_threads": lambda torch: torch.get_num_interop_threads(),
+}
+
+
+def probe(context: Context) -> dict[str, Section]:
+    """Torch's part of the sections `frameworks`, `cpu` and `libraries`."""
+    build = _build_of_loaded() if torch_loaded() else _build_on_disk()
+    frameworks = {**build, "torch.build": packages.build("torch"), **_flags(_FLAGS)}
+    cuda = frameworks.pop("cuda")
+    libraries = {"cuda": cuda, **{name: _library(cuda) for name in ("cublas", "cublaslt", "cudnn", "nccl")}}
+    return {
+        "frameworks": Section(facts=frameworks),
+        "cpu": Section(facts=_flags(_CPU_FLAGS)),
+        "libraries": Section(facts=libraries),
+    }
+
+
+def _flags(readers: dict[str, Callable[[Any], Any]]) -> dict[str, Fact]:
+    if not torch_loaded():
+        return {name: unavailable(NOT_LOADED, "torch") for name in readers}
+    return {name: _flag(read) for name, read in readers.items()}
+
+
+def _flag(read: Callable[[Any], Any]) -> Fact:
+    try:
+        value = read(sys.modules["torch"])
+    except Exception as error:  # a flag that this release does not have, or refuses to read, is a finding
+        return unavailable(f"torch did not tell: {type(error).__name__}", "torch")
+    return unavailable("torch does not state it", "torch") if value is None else fact(value, "torch")
+
+
+def _build_setting(torch: Any, pattern: str) -> str | None:
+    match = re.search(pattern, torch.__config__.show())
+    return match[1] if match else None
+
+
+def _build_of_loaded() -> dict[str, Fact]:
+    torch: Any = sys.modules["torch"]
+    return {
+        "torch": fact(str(torch.__version__), "torch"),
+        **_named_versions(
+            {name: getattr(torch.version, name, None) for name in ("git_version", "cuda", "hip")}, "torch"
+        ),
+    }
+
+
+def _build_on_disk() -> dict[str, Fact]:
+    installed = packages.version("torch")
+    if installed.unavailable is not None:
+        absent = unavailable("torch is not installed", packages.SOURCE)
+        return {"torch": absent, "torch.git_version": absent, "torch.hip": absent, "cuda": absent}
+    try:
+        text = str(importlib.metadata.distribution("torch").locate_file(_VERSION_FILE))
+        with open(text, encoding="utf-8") as file:
+            found = {match[1]: match[2] or match[3] for match in _VERSION_LINE.finditer(file.read())}
+    except OSError:
+        unread = unavailable(f"{_VERSION_FILE} could not be read", _VERSION_FILE)
+        return {"torch": installed, "torch.git_version": unread, "torch.hip": unread, "cuda": unread}
+    return {"torch": installed, **_named_versions(found, _VERSION_FILE)}
+
+
+def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact]:
+    words = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
+    words["hip"] = "torch is built without ROCm"
+    return {
+        ("cuda" if name == "cuda" else f"torch.{name}"): fact(value, source)
+        if (value := found.get(name))
+        else unavailable(reason, source)
+        for name, reason in words.items()
+    }
+
+
+def _library(cuda: Fact) -> Fact:
+    """A CUDA library's version comes from the loaded library only, never from a package's name."""
+    if cuda.unavailable is not None:
+        return unavailable(cuda.unavailable, cuda.source)
+    return unavailable("this version of rip does not ask the loaded CUDA libraries", "rip")

@@ -1,0 +1,271 @@
+"""Summarising tensors: the entry point of the taps. Row hash, L2, absmax and sketch of every row, without a copy.
+
+It knows torch tensors and where results go; the definitions live in `rowhash.py` and `sketch.py`, the fast kernel in
+`kernels.py`. Where numba is missing, or a dtype is rare, the numpy reference computes the same values.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schemas.trace import SKETCH_SIZE
+from .rowhash import U64, WORD_BYTES, digests, hash_keys, hash_offset, hash_rows_reference
+from .sketch import F32, absmax_rows_reference, is_negative, l2_rows_reference, sketch_rows_reference
+
+if TYPE_CHECKING:
+    import torch
+
+TICKET_BYTES = 32 * 1024
+"""What a thread takes at a time: small enough to share a prefill evenly, large enough to make a ticket cheap."""
+
+SHARED_BYTES = 512 * 1024
+"""Below this (20 µs on one core) sharing saves little, and waiting for the others may cost much on a busy machine."""
+
+BLOCK_PADDING = 32
+"""Table entries beyond the widest row, so that its last block can be read whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowSummaries:
+    """Results for `positions × sites` rows. Entries that nothing was written to are 0."""
+
+    row_hash: U64
+    """uint64[positions, sites, 2]."""
+    l2: F32
+    """float32[positions, sites]."""
+    absmax: F32
+    """float32[positions, sites]."""
+    sketch: F32
+    """float32[positions, sites, 16]."""
+    addresses: tuple[int, ...] = field(init=False, repr=False)
+    """Where the four arrays start in memory."""
+
+    def __post_init__(self) -> None:
+        arrays = (self.row_hash, self.l2, self.absmax, self.sketch)
+        object.__setattr__(self, "addresses", tuple(array.ctypes.data for array in arrays))
+
+    @classmethod
+    def empty(cls, positions: int, sites: int) -> RowSummaries:
+        """Room for `positions × sites` rows (88 bytes each), all 0."""
+        shape = (positions, sites)
+        return cls(
+            np.zeros((*shape, 2), np.uint64),
+            np.zeros(shape, np.float32),
+            np.zeros(shape, np.float32),
+            np.zeros((*shape, SKETCH_SIZE), np.float32),
+        )
+
+    def digests(self) -> npt.NDArray[np.void]:
+        """The row hashes as 16-byte strings: void16[positions, sites], a view."""
+        return digests(self.row_hash)
+
+
+class RowQueue:
+    """Tensors to be summarised together in one call, as a decode step does with its sites.
+
+    The tensors are kept alive until then but not copied: nothing may write into them meanwhile.
+    """
+
+    def __init__(self, out: RowSummaries) -> None:
+        self._out = out
+        self._positions, self._sites = out.l2.shape
+        self._dtypes = _fast_dtypes()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._jobs = array("q")
+        self._kept: list[torch.Tensor] = []
+        self._total_bytes = self._most_rows = self._most_elements = self._most_bytes = 0
+
+    def add(self, tensor: torch.Tensor, site: int, first_position: int = 0) -> None:
+        """Queue the rows of one tensor: row r goes to `out[first_position + r, site]`.
+
+        Args:
+            tensor: [..., W]; the leading dimensions count as one, in row-major order. Rows may lie at any
+                stride. A copy is made only where that leaves no single row stride, where the last dimension
+                is not contiguous, or where the tensor is not on the CPU.
+            site: Index on the second axis of the output.
+            first_position: First index on the first axis of the output.
+
+        Raises:
+            IndexError: The rows do not fit into the output.
+        """
+        tensor, rows, row_stride = _as_rows(tensor)
+        if not (0 <= site < self._sites and 0 <= first_position <= self._positions - rows):
+            raise IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {self._out.l2.shape}")
+        fast = self._dtypes.get(tensor.dtype)
+        if fast is None:
+            _summarise_by_reference(tensor, self._out, first_position, site)
+            return
+        code, size = fast
+        width = tensor.shape[-1]
+        row_bytes = width * size
+        slot = first_position * self._sites + site
+        self._jobs.extend((tensor.data_ptr(), row_stride * size, rows, width, code, slot))
+        self._kept.append(tensor)
+        self._total_bytes += rows * row_bytes
+        self._most_rows = max(self._most_rows, rows)
+        self._most_elements = max(self._most_elements, width)
+        self._most_bytes = max(self._most_bytes, row_bytes)
+
+    def summarise(self) -> None:
+        """Summarise everything queued, and empty the queue."""
+        if self._kept:
+            tables = _tables_for(self._most_bytes, self._most_elements)
+            fields = (
+                0,
+                len(self._kept) * self._most_rows,
+                max(1, TICKET_BYTES // max(1, self._most_bytes)),
+                self._most_rows,
+                self._jobs.buffer_info()[0],
+                self._sites,
+                *self._out.addresses,
+                *tables.addresses,
+            )
+            task = (ctypes.c_int64 * len(fields))(*fields)
+            _run(ctypes.addressof(task), shared=self._total_bytes >= SHARED_BYTES)
+        self._clear()
+
+
+def summarise_tensor(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+    """Summarise the rows of one tensor now: row r goes to `out[first_position + r, site]`.
+
+    Arguments and errors as for `RowQueue.add`.
+    """
+    queue = RowQueue(out)
+    queue.add(tensor, site, first_position)
+    queue.summarise()
+
+
+def prepare_kernel() -> str:
+    """Compile the kernel ahead of the first use (about two seconds once, a tenth from numba's cache).
+
+    Returns:
+        What will compute summaries: `numba`, or `numpy` where numba is not installed.
+    """
+    return "numba" if _kernel() else "numpy"
+
+
+def _as_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+    """The tensor (or a copy that can be addressed), its number of rows, and their stride in elements."""
+    if not tensor.is_cpu:
+        tensor = tensor.cpu()
+    shape, stride = tensor.shape, tensor.stride()
+    if stride[-1] != 1 and shape[-1] > 1:
+        tensor = tensor.contiguous()
+        stride = tensor.stride()
+    if len(shape) == 3:
+        if shape[0] == 1:
+            return tensor, shape[1], stride[1]
+        if shape[1] == 1:
+            return tensor, shape[0], stride[0]
+    elif len(shape) == 2:
+        return tensor, shape[0], stride[0]
+    flat = tensor.reshape(-1, shape[-1]) if shape.numel() else tensor.new_empty(shape[:-1].numel(), shape[-1])
+    return flat, flat.shape[0], flat.stride(0)
+
+
+def _summarise_by_reference(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+    import torch
+
+    rows = tensor.detach().reshape(-1, tensor.shape[-1]).contiguous()
+    narrow = rows.dtype in (torch.bfloat16, torch.float16)
+    values = rows.to(torch.float32 if narrow else torch.float64).numpy()
+    here = slice(first_position, first_position + len(values))
+    out.row_hash[here, site] = hash_rows_reference(rows.view(torch.uint8).numpy())
+    out.l2[here, site] = l2_rows_reference(values)
+    out.absmax[here, site] = absmax_rows_reference(values)
+    out.sketch[here, site] = sketch_rows_reference(values)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """The constants of hash and sketch, for rows up to some width, as the kernel reads them."""
+
+    words: int
+    elements: int
+    arrays: tuple[npt.NDArray[np.unsignedinteger], ...]
+    addresses: tuple[int, ...]
+
+
+_tables: _Tables | None = None
+
+
+def _tables_for(row_bytes: int, elements: int) -> _Tables:
+    """Tables that reach at least as far as asked; they grow by doubling and are replaced, never changed."""
+    global _tables
+    words = 1 + -(-row_bytes // WORD_BYTES)
+    if _tables is None or _tables.words < words or _tables.elements < elements:
+        known_words, known_elements = (_tables.words, _tables.elements) if _tables else (2048, 2048)
+        words = known_words if words <= known_words else 2 * words
+        elements = known_elements if elements <= known_elements else 2 * elements
+        keys = [hash_keys(k, words + BLOCK_PADDING) for k in range(2)]
+        bias = [np.uint64(hash_offset(k)) + np.cumsum(keys[k], dtype=np.uint64) for k in range(2)]
+        negative = is_negative(elements + BLOCK_PADDING)
+        signs = [negative.astype(kind) << kind(8 * kind().itemsize - 1) for kind in (np.uint16, np.uint32, np.uint64)]
+        arrays = (*keys, *bias, *signs)
+        _tables = _Tables(words, elements, arrays, tuple(table.ctypes.data for table in arrays))
+    return _tables
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    address: int
+    call: Callable[[int], None]
+    in_team: Callable[[int, int, int, int], None] | None
+    """`GOMP_parallel(function, data, threads, flags)` of the OpenMP runtime that torch itself uses. Its threads
+    wait actively between torch's operations; a second pool would have to fight them for the cores."""
+
+
+@functools.cache
+def _kernel() -> _Kernel | None:
+    try:
+        from .kernels import compiled_task
+    except ImportError:
+        return None
+    task = compiled_task()
+    try:
+        in_team = ctypes.CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):  # another OpenMP runtime, or none
+        in_team = None
+    else:
+        in_team.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        in_team.restype = None
+    return _Kernel(task.address, task.ctypes, in_team)
+
+
+@functools.cache
+def _fast_dtypes() -> dict[torch.dtype, tuple[int, int]]:
+    """Each dtype that the kernel reads → its code there, and the bytes of an element."""
+    if _kernel() is None:
+        return {}
+    import torch
+
+    from .kernels import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+
+    return {
+        torch.bfloat16: (BFLOAT16, 2),
+        torch.float16: (FLOAT16, 2),
+        torch.float32: (FLOAT32, 4),
+        torch.float64: (FLOAT64, 8),
+    }
+
+
+def _run(task: int, shared: bool) -> None:
+    import torch
+
+    kernel = _kernel()
+    assert kernel is not None
+    threads = torch.get_num_threads()
+    if shared and threads > 1 and kernel.in_team is not None:
+        kernel.in_team(kernel.address, task, threads, 0)
+    else:
+        kernel.call(task)

@@ -1,0 +1,269 @@
+"""The trace writer: bounded memory while a run goes on, one whole Parquet file at its end.
+
+Rows of several sequences arrive interleaved. They are buffered per sequence; when the buffer is full,
+or some seconds have passed, everything buffered is written as one part into `OUT.parquet.parts/`. The
+end of the run puts the parts in order under the final name. A run that dies leaves the parts, which
+`rip query` and `rip diverge` read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.errors import OutputFailed
+from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, TraceHeader, arrow_schema, parquet_options
+from ..engines.base import Rows
+
+FLUSH_BYTES = 64 << 20
+"""Buffered site summaries at which a part is written."""
+FLUSH_SECONDS = 10.0
+"""Longest time that a row waits in memory; what a killed run can lose."""
+ROW_GROUP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class SequenceInfo:
+    """What is the same in all rows of a sequence."""
+
+    request_id: str
+    sample: int
+    prompt_tokens: int
+    cell: str = ""
+
+
+class TraceWriter:
+    """Writes one trace.
+
+    Args:
+        path: Final name. It appears only when the trace is whole.
+        header: The header as far as it is known; `finish` takes the final one.
+        keeps_tensors: Whether rows carry kept tensors.
+
+    Raises:
+        OutputFailed: On any write, when the disk is full or the folder is not writable.
+    """
+
+    def __init__(self, path: Path, header: TraceHeader, keeps_tensors: bool = False) -> None:
+        self.path = path
+        self.parts = path.with_name(path.name + PARTS_SUFFIX)
+        self._header = header
+        self._schema = arrow_schema(len(header.sites), keeps_tensors)
+        self._options = parquet_options(self._schema)
+        self._buffered: dict[int, list[pa.Table]] = defaultdict(list)
+        self._bytes = 0
+        self._part_count = 0
+        self._flushed_at = time.monotonic()
+        self.rows_written = 0
+
+    def append(self, info: SequenceInfo, rows: Rows) -> None:
+        """Take over consecutive rows of one sequence."""
+        table = table_of(self._schema, info, rows)
+        self._buffered[rows.sequence].append(table)
+        self._bytes += table.nbytes
+        self.rows_written += table.num_rows
+        if self._bytes > FLUSH_BYTES or time.monotonic() - self._flushed_at > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write everything buffered as one part."""
+        self._flushed_at = time.monotonic()
+        if not self._buffered:
+            return
+        try:
+            if not self._part_count:
+                shutil.rmtree(self.parts, ignore_errors=True)
+                self.parts.mkdir(mode=0o700)
+                (self.parts / "header.json").write_text(self._header.to_json(), encoding="utf-8")
+            part = self.parts / f"part-{self._part_count:05d}.parquet"
+            with _parquet_writer(part, self._schema, self._options) as writer:
+                for sequence in sorted(self._buffered):
+                    writer.write_table(pa.concat_tables(self._buffered[sequence]))
+                writer.add_key_value_metadata({HEADER_KEY: self._header.to_json().encode()})
+        except OSError as error:
+            raise self._write_failed(error) from None
+        self._part_count += 1
+        self._buffered.clear()
+        self._bytes = 0
+
+    def finish(self, header: TraceHeader) -> Path:
+        """Write the whole trace under its final name and remove the parts."""
+        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+        try:
+            if self._part_count:
+                self.flush()
+            with _parquet_writer(unfinished, self._schema, self._options) as writer:
+                for group in _row_groups(self._pieces()):
+                    writer.write_table(group.combine_chunks(), row_group_size=group.num_rows)
+                writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
+            unfinished.chmod(0o600)  # a trace holds the prompts
+            unfinished.replace(self.path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise self._write_failed(error) from None
+        if self._part_count:
+            shutil.rmtree(self.parts, ignore_errors=True)
+        return self.path
+
+    def abandon(self) -> Path | None:
+        """Keep what there is after an interruption: the parts folder, or None where no row was made."""
+        self.flush()
+        return self.parts if self._part_count else None
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        """All rows in the order of the trace: by sequence, then position."""
+        if not self._part_count:
+            for sequence in sorted(self._buffered):
+                yield from self._buffered[sequence]
+            return
+        files = [pq.ParquetFile(self.parts / f"part-{index:05d}.parquet") for index in range(self._part_count)]
+        places: list[tuple[int, int, int, int]] = []
+        for index, file in enumerate(files):
+            for group in range(file.num_row_groups):
+                keys = file.read_row_group(group, columns=["sequence", "position"])
+                places.append((keys["sequence"][0].as_py(), keys["position"][0].as_py(), index, group))
+        for _, _, index, group in sorted(places):
+            yield files[index].read_row_group(group).cast(self._schema)
+
+    def _write_failed(self, error: OSError) -> OutputFailed:
+        kept = f"; {self._part_count} whole parts are kept in {self.parts}" if self._part_count else ""
+        return OutputFailed(
+            f"{self.path} could not be written: {error.strerror or error}{kept}",
+            "free disk space, or write the trace to another folder",
+        )
+
+
+def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
+    """Rows as an Arrow table in the trace's schema."""
+    count = len(rows.token_ids)
+    positions = np.arange(rows.first_position, rows.first_position + count, dtype=np.int32)
+    steps = positions - info.prompt_tokens
+    in_prompt = steps < 0
+    topk = rows.topk
+    has_logits = [item is not None and item.logits is not None for item in topk]
+    columns: dict[str, pa.Array] = {
+        "sequence": pa.array(np.full(count, rows.sequence, dtype=np.int32)),
+        "request_id": _constant_text(info.request_id, count),
+        "sample": pa.array(np.full(count, info.sample, dtype=np.int16)),
+        "cell": _constant_text(info.cell, count),
+        "position": pa.array(positions),
+        "step": pa.array(steps.astype(np.int32), mask=in_prompt),
+        "phase": pa.DictionaryArray.from_arrays(
+            pa.array((~in_prompt).astype(np.int32)), pa.array(["prompt", "decode"])
+        ),
+        "token_id": pa.array(rows.token_ids.astype(np.int32)),
+        "forced": pa.array(~in_prompt if rows.forced else np.zeros(count, dtype=bool)),
+        "topk_ids": _lists([None if item is None else item.ids for item in topk], pa.int32()),
+        "topk_logits": _lists(
+            [item.logits if item is not None and ok else None for item, ok in zip(topk, has_logits, strict=True)],
+            pa.float32(),
+        ),
+        "topk_logprobs": _lists([None if item is None else item.logprobs for item in topk], pa.float32()),
+        "logsumexp": pa.array([None if item is None else item.logsumexp for item in topk], pa.float64()),
+        "logits_hash": pa.array([None if item is None else item.logits_hash for item in topk], pa.binary(16)),
+        "sampler": pa.array(
+            [
+                None
+                if item is None
+                else {
+                    "top1_id": item.top1_id,
+                    "top1_logit": item.top1_logit,
+                    "draw": item.draw,
+                    "rng_offset": item.rng_offset,
+                }
+                for item in rows.samplers
+            ],
+            schema.field("sampler").type,
+        ),
+    }
+    for name in ("batch_size", "batch_row", "num_tokens", "padded_tokens", "cached_tokens"):
+        columns[name] = pa.array([None if shape is None else getattr(shape, name) for shape in rows.shapes], pa.int32())
+    if "site_hash" in schema.names:
+        columns |= _site_columns(schema, rows, count)
+    if "tensors" in schema.names:
+        kept = rows.tensors or [[] for _ in range(count)]
+        columns["tensors"] = pa.array(
+            [[{"site": site, "row": raw} for site, raw in row] or None for row in kept], schema.field("tensors").type
+        )
+    return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def _site_columns(schema: pa.Schema, rows: Rows, count: int) -> dict[str, pa.Array]:
+    """Site columns of R rows; a row that was never computed has null hashes and zeros elsewhere."""
+    n_sites = schema.field("site_hash").type.list_size
+    summaries = rows.summaries
+    if summaries is None:
+        digests = pa.nulls(count * n_sites, pa.binary(16))
+        zeros = np.zeros(count * n_sites, dtype=np.float32)
+        values = {"site_l2": zeros, "site_absmax": zeros, "site_sketch": np.repeat(zeros, 16)}
+    else:
+        halves = np.ascontiguousarray(summaries.row_hash[:count])
+        present = halves.any(axis=-1).reshape(-1)  # 16 zero bytes: nothing was written there
+        digests = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16),
+            count * n_sites,
+            [
+                None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little")),
+                pa.py_buffer(halves),
+            ],
+        )
+        values = {
+            "site_l2": summaries.l2[:count],
+            "site_absmax": summaries.absmax[:count],
+            "site_sketch": summaries.sketch[:count],
+        }
+    columns: dict[str, pa.Array] = {
+        "site_hash": pa.FixedSizeListArray.from_arrays(digests, type=schema.field("site_hash").type)
+    }
+    for name, array in values.items():
+        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, type=schema.field(name).type)
+    return columns
+
+
+def _constant_text(text: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([text]))
+
+
+def _lists(rows: Sequence[np.ndarray[Any, Any] | None], kind: pa.DataType) -> pa.Array:
+    """A nullable list column from one array (or None) a row."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([0 if row is None else len(row) for row in rows], out=offsets[1:])
+    filled = [row for row in rows if row is not None]
+    values = pa.array(np.concatenate(filled) if filled else np.zeros(0), kind)
+    mask = pa.array([row is None for row in rows], pa.bool_())
+    target = pa.list_(pa.field("element", kind, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=target, mask=mask)
+
+
+def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Gather pieces into tables of about ROW_GROUP_BYTES."""
+    gathered: list[pa.Table] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += piece.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(gathered).unify_dictionaries()
+            gathered, size = [], 0
+    if gathered:
+        yield pa.concat_tables(gathered).unify_dictionaries()
+
+
+def _parquet_writer(path: Path, schema: pa.Schema, options: dict[str, Any]) -> pq.ParquetWriter:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.close(descriptor)  # created with its permissions before anything private is in it
+    return pq.ParquetWriter(path, schema, **options)
+
+
+__all__ = ["SITE_COLUMNS", "SequenceInfo", "TraceWriter", "table_of"]

@@ -1,0 +1,194 @@
+"""Engine `hf`: transformers and torch in this process. Loading, settings and samplers; the decode loop
+itself is in hf_loop.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...schemas.envelope import Runtime
+from ...schemas.errors import BadInput, EngineFailed
+from ...schemas.trace import Mode, Setting, Site
+from ..capture.rowhash import ROW_HASH_NAME
+from ..capture.sketch import SKETCH_NAME
+from ..capture.taps import Taps
+from ..plan import Batch, PlannedSequence
+from .base import Capabilities, Finished, Rows
+from .hf_load import folder_of, load_model, load_tokenizer
+from .hf_loop import BatchRun
+from .hf_sampling import Sampler, StopRule, UniformDraws
+from .hf_settings import resolve_settings
+
+
+class HfEngine:
+    """A causal language model in this process.
+
+    Args:
+        path: A model folder or a GGUF file.
+        model_sha256: Digest of its weights (names the converted form of a GGUF).
+        given: Parsed `--set` values.
+        runtime: The runtime of the (first) envelope.
+        topk: K of the recorded distributions.
+        sites: Which sites to observe: None for none, else a pattern for their labels.
+        keep_positions: Positions whose rows are kept whole, or None to keep none.
+
+    Raises:
+        EngineFailed, BadInput: The model cannot be loaded or a setting does not fit.
+    """
+
+    capabilities = Capabilities(
+        modes=("free", "golden-decode", "golden-prefill"), sites=True, logits_hash=True, seed=True
+    )
+
+    def __init__(
+        self,
+        path: Path,
+        model_sha256: str,
+        given: Mapping[str, Any],
+        runtime: Runtime,
+        topk: int,
+        sites: re.Pattern[str] | None,
+        keep_positions: range | None = None,
+    ) -> None:
+        folder = folder_of(path, model_sha256)
+        self.topk = topk
+        self.keep_positions = keep_positions
+        self.settings = resolve_settings(given, runtime, _config_dtype(folder))
+        self._previous_threads = torch.get_num_threads()
+        self._apply_process_settings()
+        self.tokenizer = load_tokenizer(folder)
+        dtype = getattr(torch, str(self.settings["dtype"].resolved))
+        device = str(self.settings["device"].resolved)
+        self.model = load_model(folder, dtype, self.settings["attention"].resolved, device)
+        self.device = torch.device(device)
+        config = self.model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31 - 1)
+        self._generation = self.model.generation_config
+        self.sampling_defaults: dict[str, Any] = self._generation.to_diff_dict() if self._generation else {}
+        self._eos = _as_list(getattr(self._generation, "eos_token_id", None) or getattr(config, "eos_token_id", None))
+        pad = _as_list(getattr(config, "pad_token_id", None))
+        self.pad = pad[0] if pad else 0
+        self._worker_draws: UniformDraws | None = None
+        self._observe_settings()
+        self._taps: Taps | None = None
+        self.row_hash, self.sketch = ROW_HASH_NAME, SKETCH_NAME
+        self.sites: list[Site] = []
+        self.not_seen: list[str] = []
+        if sites is not None:
+            self._taps = Taps(self.model, sites)
+            self._taps.discover(lambda ids: self.model(input_ids=ids, use_cache=False), self.pad, self.device)
+            self.sites, self.not_seen = self._taps.sites, self._taps.not_seen
+            if not self.sites:
+                raise BadInput(f"--sites {sites.pattern!r} matches no site", "see the labels with --sites '.' and rip query")
+
+    def _apply_process_settings(self) -> None:
+        torch.set_num_threads(int(self.settings["threads"].resolved))
+        torch.set_float32_matmul_precision(str(self.settings["matmul_precision"].resolved))
+        wanted = self.settings["deterministic"].resolved == "true"
+        if wanted != torch.are_deterministic_algorithms_enabled():  # setting it loads the compiler: over a second
+            torch.use_deterministic_algorithms(wanted)
+
+    def _observe_settings(self) -> None:
+        """Fill in what the loaded model and the process report."""
+        observed = {
+            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            "device": str(next(self.model.parameters()).device),
+            "attention": getattr(self.model.config, "_attn_implementation", None),
+            "threads": torch.get_num_threads(),
+            "matmul_precision": torch.get_float32_matmul_precision(),
+            "deterministic": "true" if torch.are_deterministic_algorithms_enabled() else "false",
+        }
+        for name, value in observed.items():
+            known = self.settings[name]
+            resolved = value if name == "attention" and known.resolved is None else known.resolved
+            self.settings[name] = known.model_copy(update={"resolved": resolved, "observed": value})
+
+    def tokenize(self, text: str | None, messages: list[dict[str, Any]] | None) -> list[int]:
+        """Token ids of a prompt text, or of chat messages through the model's template.
+
+        Raises:
+            BadInput: The model folder holds no tokenizer or no template.
+        """
+        from ..prompt import tokenize
+
+        return tokenize(self.tokenizer, text, messages, None)
+
+    def text_of(self, token_id: int) -> str | None:
+        """The text of one token, for display."""
+        if self.tokenizer is None:
+            return None
+        return str(self.tokenizer.decode([token_id]))
+
+    def reset(self) -> None:
+        """As after opening: a seed whose scope is the worker starts again."""
+        self._worker_draws = None
+
+    def close(self) -> None:
+        """Free the model and give the process its threads back."""
+        torch.set_num_threads(self._previous_threads)
+        del self.model
+
+    def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
+        """Execute one batch (see `base.Engine.run`)."""
+        taps = self._taps if observe else None
+        attached = taps.attached() if taps else nullcontext()
+        with torch.no_grad(), attached:
+            run = BatchRun(self, batch, mode, taps)
+            try:
+                yield from run.score() if mode == "golden-prefill" else run.generate()
+            except (RuntimeError, torch.OutOfMemoryError) as error:
+                if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error).lower():
+                    raise EngineFailed(
+                        "the model ran out of memory", "lower batch_size, the prompt length or the dtype (--set)"
+                    ) from None
+                raise EngineFailed(f"the model failed: {str(error).splitlines()[0]}", "see --debug") from error
+
+    def sampler_for(self, sequence: PlannedSequence) -> Sampler:
+        """A sampler with the sequence's own stream of draws, or the worker's shared one."""
+        seed = int(str(sequence.value("seed"))) + sequence.seed_offset
+        if sequence.value("seed_scope") == "worker":
+            self._worker_draws = self._worker_draws or UniformDraws(seed)
+            draws = self._worker_draws
+        else:
+            draws = UniformDraws(seed)
+        encode = None
+        if self.tokenizer is not None:
+            tokenizer = self.tokenizer
+            encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
+        return Sampler(sequence, draws, self._eos, self.vocab_size, encode)
+
+    def stop_rule_for(self, sequence: PlannedSequence) -> StopRule:
+        """When this sequence ends."""
+        return StopRule(sequence, self._eos, self.decode if self.tokenizer is not None else None)
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of generated tokens."""
+        return str(self.tokenizer.decode(tokens)) if self.tokenizer is not None else ""
+
+
+
+def _config_dtype(folder: Path) -> str | None:
+    """The dtype that config.json names, if it is one that rip can run."""
+    from ...schemas.base import parse_json_object
+
+    path = folder / "config.json"
+    try:
+        config = parse_json_object(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}", "give a whole model folder") from None
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named if named in ("float32", "bfloat16", "float16") else None
+
+
+def _as_list(value: object) -> list[int]:
+    """Token ids that a config may give as nothing, a number or a list."""
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list | tuple) else [int(str(value))]

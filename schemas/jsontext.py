@@ -1,0 +1,167 @@
+"""JSON that every reader reads alike: strict parsing, exact values, canonical form (RFC 8785), digests.
+
+It does not know documents or their fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+import rfc8785
+
+from .errors import BadInput
+
+JsonObject = dict[str, Any]
+
+MAX_SAFE_INTEGER = 2**53 - 1  # beyond it, JSON numbers are not exact in every reader (RFC 8785, 3.2.2.3)
+MAX_DEPTH = 100
+"""Deepest nesting read. JSON parsers give up somewhere between 200 and 1000; real requests stay below 20."""
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_WRITTEN_INTEGER = re.compile(r"-?[1-9][0-9]{15,30}", re.ASCII)
+
+
+def parse_json_object(text: str | bytes, where: str) -> JsonObject:
+    """Parse one JSON object, and refuse what readers disagree about.
+
+    Duplicate keys, NaN and Infinity (not JSON), numbers too large for a float, lone surrogates and nesting
+    beyond `MAX_DEPTH` are refused. A byte order mark is skipped.
+
+    Raises:
+        BadInput: With the line and column of the fault where there is one.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> JsonObject:
+        result: JsonObject = {}
+        for key, value in pairs:
+            if key in result:
+                raise BadInput(f"{where}: the key {key!r} stands twice", "keep one of the two")
+            result[key] = value
+        return result
+
+    def not_json(word: str) -> NoReturn:
+        raise BadInput(
+            f"{where}: {word} is not JSON", f'write it as the string "{word}" where the field allows it'
+        )
+
+    def finite(digits: str) -> float:
+        number = float(digits)
+        if math.isinf(number):
+            raise BadInput(
+                f"{where}: the number {digits[:40]} is too large", "correct it: it does not fit a float64"
+            )
+        return number
+
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        value = json.loads(
+            text.removeprefix("\ufeff"), object_pairs_hook=unique, parse_constant=not_json, parse_float=finite
+        )
+        _check_depth(value, where)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{where}: not UTF-8 text (byte {error.start})", "give a JSON file saved as UTF-8"
+        ) from None
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"{where}: text with half a character (a lone surrogate)", "write the text as UTF-8"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise _syntax_error(error, where) from None
+    except RecursionError:
+        raise _too_deep(where) from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise BadInput(f"{where}: a number with thousands of digits", "correct the number") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{where}: a JSON object was expected, not {_KINDS[type(value)]}", "wrap it in {…}")
+    return value
+
+
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def _syntax_error(error: json.JSONDecodeError, where: str) -> BadInput:
+    if not error.doc.strip():
+        return BadInput(f"{where}: empty", "give a file that holds a JSON object")
+    one_line = "\n" not in error.doc.strip("\r\n")
+    column = min(error.pos, len(error.doc.rstrip())) + 1
+    place = f"column {column}" if one_line else f"line {error.lineno}, column {error.colno}"
+    fix = (
+        "give one JSON object; a request set (one object a line) ends in .jsonl"
+        if error.msg == "Extra data"
+        else "correct the text at that place"
+    )
+    return BadInput(f"{where}: not JSON: {error.msg} ({place})", fix)
+
+
+def _too_deep(where: str) -> BadInput:
+    return BadInput(f"{where}: JSON nested more than {MAX_DEPTH} deep", "give a flatter document")
+
+
+def _check_depth(value: Any, where: str) -> None:
+    holders = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        if not holders:
+            return
+        holders = [
+            child
+            for holder in holders
+            for child in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(child, dict | list)
+        ]
+    if holders:
+        raise _too_deep(where)
+
+
+def exactly_representable(value: Any) -> Any:
+    """The same value with integers beyond 2^53 and non-finite floats written as strings.
+
+    A JSON reader may round the former and has no form for the latter, so both are a decision of the
+    schema: decimal strings, and "NaN", "Infinity", "-Infinity".
+    """
+    if isinstance(value, dict):
+        return {str(key): exactly_representable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [exactly_representable(item) for item in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def from_written_float(value: Any) -> Any:
+    """The float that one of the three strings stands for; any other value unchanged."""
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def from_written_integer(value: Any) -> Any:
+    """The integer that a decimal string beyond 2^53 stands for; any other value unchanged."""
+    if isinstance(value, str) and _WRITTEN_INTEGER.fullmatch(value) and abs(int(value)) > MAX_SAFE_INTEGER:
+        return int(value)
+    return value
+
+
+def canonical_json(value: Any) -> bytes:
+    """RFC 8785 canonical form, after `exactly_representable`."""
+    return rfc8785.dumps(exactly_representable(value))
+
+
+def sha256_of(value: Any) -> str:
+    """Hex SHA-256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -1,0 +1,180 @@
+"""`rip fingerprint` and `rip drift` as a user meets them: output, exit codes, errors, files."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rip.schemas.fingerprint import FLAT_KEYS, Fingerprint
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Rip:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str | Path) -> Done:
+        from rip.cli import main
+
+        self._monkeypatch.setattr(sys, "argv", ["rip", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Done(int(stopped.value.code or 0), said.out, said.err)
+
+
+@pytest.fixture
+def rip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Rip:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return Rip(monkeypatch, capsys)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_the_document_goes_to_stdout_and_nothing_else(rip: Rip) -> None:
+    done = rip("fingerprint")
+    assert (done.code, done.err) == (0, "")
+    assert Fingerprint.from_json(done.out, "stdout").flat()["sampling_contract_version"] == "rip.sampling/1"
+
+
+def test_the_command_imports_nothing_heavy() -> None:
+    script = (
+        "import contextlib, sys; sys.argv = ['rip', 'fingerprint']; from rip.cli import main\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "heavy = {'torch', 'transformers', 'pyarrow', 'duckdb', 'numba', 'huggingface_hub', 'gguf'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["schema"] == "rip.fingerprint/1"
+
+
+def test_flat_has_the_thirteen_keys(rip: Rip, model: Path) -> None:
+    done = rip("fingerprint", "--flat", "--model", model)
+    assert list(json.loads(done.out)) == list(FLAT_KEYS)
+    assert len(json.loads(done.out)["model_sha256"]) == 64
+
+
+def test_a_file_is_written_privately_and_not_overwritten_unasked(rip: Rip, tmp_path: Path) -> None:
+    target = tmp_path / "base.json"
+    done = rip("fingerprint", "-o", target)
+    assert (done.code, done.out) == (0, "")
+    assert f"Wrote {target}" in done.err
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    again = rip("fingerprint", "-o", target)
+    assert again.code == 2
+    assert "exists already" in again.err
+    assert "--force" in again.err
+    assert rip("fingerprint", "-o", target, "--force").code == 0
+
+
+def test_against_says_nothing_changed_or_what_did(
+    rip: Rip, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base.json"
+    rip("fingerprint", "--model", model, "-o", base)
+    same = rip("fingerprint", "--model", model, "--against", base)
+    assert same.code == 0
+    assert "no change" in same.err
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (model / "model.safetensors").write_bytes(b"Weights")
+    changed = rip("fingerprint", "--model", model, "--against", base)
+    assert changed.code == 1
+    assert Fingerprint.from_json(changed.out, "stdout")
+    lines = changed.err.splitlines()
+    assert lines[1].startswith("model.sha256")
+    assert any(line.startswith("determinism.OMP_NUM_THREADS") and "bitwise" in line for line in lines)
+
+
+def test_drift_compares_two_files(rip: Rip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, now = tmp_path / "base.json", tmp_path / "now.json"
+    rip("fingerprint", "-o", base)
+    monkeypatch.setenv("NCCL_ALGO", "[red]Ring")
+    rip("fingerprint", "-o", now)
+    assert rip("drift", base, base) == Done(0, "no change\n", "")
+    table = rip("drift", base, now)
+    assert table.code == 1
+    assert "determinism.NCCL_ALGO" in table.out
+    assert "[red]Ring" in table.out
+    assert "1 change." in table.out
+    document = json.loads(rip("drift", base, now, "--json").out)
+    assert document["schema"] == "rip.drift/1"
+    change = document["changes"][0]
+    assert (change["field"], change["risk"]) == ("NCCL_ALGO", "bitwise")
+    assert (change["before"]["unavailable"], change["after"]["value"]) == ("not set", "[red]Ring")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        (b"", "empty"),
+        (b"\x00\xff", "UTF-8"),
+        (b"[]", "JSON object"),
+        (b'{"schema": "rip.envelope/1"}', "not a rip.fingerprint/1 document"),
+        (b'{"schema": "rip.fingerprint/99"}', "newer rip"),
+        (b'{"schema": "rip.fingerprint/1"}', "Field required"),
+    ],
+)
+def test_a_base_that_is_no_fingerprint_is_refused(
+    rip: Rip, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    base = tmp_path / "base.json"
+    if content is not None:
+        base.write_bytes(content)
+    for done in (rip("drift", base, base), rip("fingerprint", "--against", base)):
+        assert (done.code, done.out) == (2, "")
+        assert message in done.err
+        assert "fix: " in done.err
+
+
+def test_a_fingerprint_that_was_edited_is_refused(rip: Rip, tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    rip("fingerprint", "-o", base)
+    base.write_text(base.read_text().replace("rip.sampling/1", "rip.sampling/2"))
+    done = rip("drift", base, base)
+    assert done.code == 2
+    assert "changed after" in done.err
+
+
+def test_a_model_that_cannot_be_used_is_an_error_and_leaves_no_file(
+    rip: Rip, tmp_path: Path, model: Path
+) -> None:
+    target = tmp_path / "out.json"
+    (model / "model.safetensors").unlink()
+    for name, message in (
+        (tmp_path / "nowhere", "no such folder"),
+        (model, "no weights"),
+        (model / "config.json", "GGUF"),
+    ):
+        done = rip("fingerprint", "--model", name, "-o", target)
+        assert (done.code, done.out) == (2, "")
+        assert message in done.err
+        assert "fix: " in done.err
+    assert not target.exists()

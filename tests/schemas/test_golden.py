@@ -1,0 +1,90 @@
+"""A document of every released version is kept forever and must load; one from the future is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rip.schemas.base import Document
+from rip.schemas.change import Drift
+from rip.schemas.envelope import Envelope, load_envelope
+from rip.schemas.errors import BadInput
+from rip.schemas.fingerprint import Fingerprint
+from rip.schemas.verdict import Verdict
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+KINDS: dict[str, type[Document]] = {
+    "drift": Drift,
+    "envelope": Envelope,
+    "fingerprint": Fingerprint,
+    "verdict": Verdict,
+}
+
+# The identity of a golden document may never change: other people's records refer to it.
+IDENTITIES = {
+    "drift-v1": "79c915b77f08979769982110cd98103a0a57cdebd1b068e698670be77118dde1",
+    "envelope-published": "2de26507568daade7b17b8190c29cc258e1d39a961a9c81cb69023be1a403c66",
+    "envelope-v1": "7becfadf4dcccb8e9fac863333162e5ce1f70c0e26fddf3e2c9b3652becad2f3",
+    "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
+    "verdict-v1": "3e01684f0d2f1c707bfc8bbae8645c975f68f63ffd80dde8df54a4fcb9427489",
+}
+
+
+def golden(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text("utf-8"))
+    return value
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_released_documents_load_and_keep_their_identity(name: str) -> None:
+    kind = KINDS[name.split("-")[0]]
+    loaded = kind.from_json((GOLDEN / f"{name}.json").read_bytes(), name)
+    assert loaded.sha256() == IDENTITIES[name]
+    assert loaded.unknown_fields() == []
+    assert kind.from_json(loaded.to_json(), name) == loaded
+
+
+@pytest.mark.parametrize("name", ["drift-v1", "envelope-v1", "fingerprint-v1", "verdict-v1"])
+def test_nothing_is_dropped_or_added(name: str) -> None:
+    assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
+
+
+def test_every_field_of_this_version_is_in_the_golden_envelope() -> None:
+    written = golden("envelope-v1")
+    for part, record in [
+        ("", Envelope),
+        *((name, Envelope.model_fields[name].annotation) for name in ("sampling", "runtime")),
+    ]:
+        fields = set(record.model_fields) - {"redactions"}  # type: ignore[union-attr]
+        assert fields <= set(written[part] if part else written)
+
+
+def test_the_published_envelope_loads_unchanged() -> None:
+    loaded = load_envelope(GOLDEN / "envelope-published.json")
+    assert loaded.to_object() == {"schema": "rip.envelope/1", **golden("envelope-published")}
+    assert loaded.prompt_token_ids == [128000, 2028, 374]
+    assert loaded.sampling.seed == 42
+    assert Envelope.from_object(loaded.to_object(), "again") == loaded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_from_the_future_are_refused(kind: str) -> None:
+    with pytest.raises(BadInput, match="written by a newer rip") as caught:
+        KINDS[kind].from_object(golden(f"{kind}-from-the-future"), kind)
+    assert caught.value.exit_code == 2
+    assert "upgrade rip" in caught.value.fix
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_of_a_later_minor_form_are_kept(kind: str) -> None:
+    raw = {**golden(f"{kind}-from-the-future"), "schema": f"rip.{kind}/1"}
+    loaded = KINDS[kind].from_object(raw, kind)
+    assert loaded.unknown_fields() == ["a_field_of_tomorrow"]
+    assert loaded.to_object() == raw
+
+
+def test_every_golden_document_is_tested() -> None:
+    listed = {f"{name}.json" for name in IDENTITIES} | {f"{kind}-from-the-future.json" for kind in KINDS}
+    assert {path.name for path in GOLDEN.glob("*.json")} == listed
