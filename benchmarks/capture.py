@@ -1,7 +1,7 @@
 """What capture costs: decode and 1024-token prefill with taps, beside the same loop without, in one run.
 
 Alternating pairs (plain, captured, plain, …); the ratio is the median of the pairs' ratios. The loop is
-the bare model forward and argmax, so nothing dilutes the figure. Run: python benchmarks/capture.py MODEL
+the bare model forward and argmax, so nothing dilutes the figure. Run: python benchmarks/capture.py [MODEL]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from rip.replay.capture.summarise import RowSummaries
@@ -24,7 +25,7 @@ SETS = {"coarse": (COARSE, 1.05, 1.15), "every": ("", 1.10, 1.50)}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="a model folder")
+    parser.add_argument("model", nargs="?", help="a model folder [default: SmolLM2-135M-Instruct]")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--steps", type=int, default=32, help="decode steps per measurement")
     parser.add_argument("--pairs", type=int, default=9)
@@ -33,8 +34,9 @@ def main() -> None:
 
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype)).eval()
-    print(f"{options.model} {options.dtype}, {torch.get_num_threads()} threads, {options.pairs} alternating pairs")
+    folder = Path(options.model) if options.model else small_model()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, options.dtype)).eval()
+    print(f"{folder.name} {options.dtype}, {torch.get_num_threads()} threads, {options.pairs} alternating pairs")
     for name, (pattern, decode_budget, prefill_budget) in SETS.items():
         taps = Taps(model, re.compile(pattern))
         taps.discover(lambda ids: model(input_ids=ids, use_cache=False), 1, "cpu")
@@ -42,6 +44,16 @@ def main() -> None:
         report(f"decode, {name} ({len(taps.sites)} sites)", decode, options.steps, "token", decode_budget)
         prefill = paired(lambda on: prefill_once(model, taps if on else None), options.pairs)  # noqa: B023
         report(f"prefill 1024, {name} ({len(taps.sites)} sites)", prefill, 1, "pass", prefill_budget)
+
+
+def small_model() -> Path:
+    """The converted folder of the packaged model."""
+    from rip.cli.demo import packaged_model
+    from rip.fingerprint.hashing import hash_files
+    from rip.replay.engines.hf_load import folder_of
+
+    path = Path(packaged_model())
+    return folder_of(path, hash_files([path])[path].sha256)
 
 
 def decode_once(model: torch.nn.Module, taps: Taps | None, options: argparse.Namespace) -> float:

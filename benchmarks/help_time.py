@@ -8,6 +8,7 @@ listed.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -48,6 +49,9 @@ def main() -> int:
     for name, median in medians.items():
         fastest = min(times[name] for times in rounds)
         print(f"{name:<18} median {median * 1000:6.1f} ms   fastest {fastest * 1000:6.1f} ms")
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        print(f"the machine is busy (load {load:.1f} on {cores} cores): compare with the empty process")
     missed = medians["rip --help"] > BUDGET_S
     print(f"budget {BUDGET_S * 1000:.0f} ms: {'MISSED' if missed else 'met'}")
     if missed:

@@ -70,12 +70,12 @@ def main() -> NoReturn:
     try:
         code = app(arguments, prog_name="rip", standalone_mode=True)
     except SystemExit as stop:
-        raise stop
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("rip: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        # typer turns Ctrl-C and a closed pipe into exit codes, without a word.
+        if isinstance(stop.__context__, BrokenPipeError):
+            sys.exit(EXIT_HOLDS)  # the reader of our output has gone; that is not an error of ours
+        if stop.code == EXIT_INTERRUPTED:
+            print("rip: interrupted", file=sys.stderr)
+        raise
     except RipError as error:
         if debug:
             raise
@@ -90,9 +90,6 @@ def main() -> NoReturn:
             file=sys.stderr,
         )
         sys.exit(EXIT_NO_WORK)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; that is not an error of ours
-        sys.exit(EXIT_HOLDS)
     except Exception as error:
         if debug:
             raise

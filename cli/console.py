@@ -35,6 +35,13 @@ def progress_bar(console: Console) -> Progress:
     )
 
 
+def printable(text: str) -> str:
+    """Text without the control characters that a request id or a file name can carry to a terminal."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
+
+
 def refuse_overwrite(path: Path, force: bool) -> None:
     """Check, before any work, that an output can be written.
 
@@ -48,6 +55,17 @@ def refuse_overwrite(path: Path, force: bool) -> None:
         raise OutputFailed(f"{folder} is not a folder", f"create it: mkdir -p {folder}")
     if not os.access(folder, os.W_OK):
         raise OutputFailed(f"{folder} is not writable", "choose another folder")
+
+
+def check_output_file(path: Path, force: bool) -> None:
+    """`refuse_overwrite` for a file: a folder or a device is not replaced by force either.
+
+    Raises:
+        OutputFailed: As `refuse_overwrite`, or something else than a file has that name.
+    """
+    if path.exists() and not path.is_file():
+        raise OutputFailed(f"{path} exists and is not a file", "choose another name")
+    refuse_overwrite(path, force)
 
 
 def write_private(path: Path, text: str) -> None:

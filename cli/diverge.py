@@ -1,1 +1,85 @@
-def diverge() -> None: ...
+"""`rip diverge`: compare two traces, write the result folder, say what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..schemas.verdict import Verdict
+
+EXIT_HOLDS, EXIT_FAILS = 0, 1
+HELP = """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
+
+\b
+Examples:
+  rip diverge alone.parquet batch.parquet
+  rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
+  rip diverge alone.parquet batch.parquet --json > verdict.json
+
+Exit code 0: all tokens are equal; 1: they are not; 3: the traces have no row in common.
+"""
+
+
+def diverge(
+    a: Annotated[Path, typer.Argument(metavar="A.parquet", help="Trace A, the base (or T.parquet.parts).")],
+    b: Annotated[Path, typer.Argument(metavar="B.parquet", help="Trace B.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Result folder. [default: A-vs-B]")
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report too.")] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", min=0, help="Largest absolute logit difference of the numeric level."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
+) -> None:
+    from ..diverge.compare import diverge as compare
+    from ..diverge.load import read_header
+    from ..diverge.summary import print_summary
+    from ..fingerprint.drift import drift
+    from .console import progress_bar, refuse_overwrite, stderr_console
+
+    folder = out if out is not None else Path(f"{_stem(a)}-vs-{_stem(b)}")
+    if html is not None:
+        refuse_overwrite(html, force)
+    headers = read_header(a), read_header(b)
+    refuse_overwrite(folder, force)
+    base, now = headers[0].fingerprint, headers[1].fingerprint
+    changes = [] if base is None or now is None else drift(base, now)
+    console = stderr_console()
+    with progress_bar(console) as bar:
+        task = bar.add_task("comparing", total=None, note="")
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, note=f"{done:,} of {total:,} positions")
+
+        verdict = compare(a, b, folder, changes, tolerance, show, force)
+    print_summary(console, verdict, folder, headers)
+    written = [folder]
+    if html is not None:
+        from ..diverge.report import write_report
+
+        write_report(folder, html, a, b)
+        written.append(html)
+    for path in written:
+        console.print(f"Wrote {path}", markup=False)
+    if as_json:
+        print(verdict.to_json(), end="")
+    raise typer.Exit(_exit_code(verdict))
+
+
+diverge.__doc__ = HELP
+
+
+def _stem(path: Path) -> str:
+    """`T.parquet` and `T.parquet.parts` without their endings."""
+    return path.name.removesuffix(".parts").removesuffix(".parquet") or "trace"
+
+
+def _exit_code(verdict: Verdict) -> int:
+    """The claim that is judged by default: the tokens are equal."""
+    return EXIT_HOLDS if verdict.levels["token"].state == "holds" else EXIT_FAILS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,12 @@ def query(
     """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes.
 
     A statement can read the views and nothing else: no other file, and nothing is written.
+
+    \b
+    Examples:
+      rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
+      rip query trace.parquet "SELECT * FROM tokens ORDER BY margin LIMIT 10" -o close-calls.csv
+      rip query result
     """
     from ..diverge.query import run
     from ..diverge.views import open_views
@@ -143,7 +150,7 @@ def _list_views(path: Path, views: Views) -> None:
         print(view)
         for column in columns:
             print(f"  {column.name:<{name_width}}  {column.type:<{type_width}}  {column.meaning}".rstrip())
-        print(f'  example: rip query {path} "{views.examples[view]}"\n')
+        print(f'  example: rip query {shlex.quote(str(path))} "{views.examples[view]}"\n')
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +14,19 @@ import typer
 from ..schemas.errors import BadInput
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..fingerprint.model_ref import ModelRef
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
-    from ..schemas.fingerprint import Fingerprint
+    from ..schemas.fingerprint import Fact, Fingerprint
     from ..schemas.trace import Setting
 
 MODES = ("free", "golden-decode", "golden-prefill")
 CAPTURES = ("tokens", "sites", "tensors")
+EVERY_POSITION = range(2**31 - 1)
+SHOWN_FINDINGS = 8
+"""Findings that are printed; the trace's header holds all."""
 HELP = """Re-run recorded requests and write what happened, token by token and layer by layer, as a trace.
 
 \b
@@ -27,7 +35,20 @@ Examples:
   rip replay request.json --model ./SmolLM2 --neighbours 7 -o batch.parquet
   rip replay set.jsonl --model ./SmolLM2 --set batch_size=8 --set dtype=bfloat16 -o set.parquet
   rip replay request.json --model ./SmolLM2 --mode golden-decode --golden alone.parquet -o forced.parquet
-  rip replay request.json --model ./SmolLM2 --sites 'layers\\.4\\.' --capture tensors --positions 57:58 -o rows.parquet
+  rip replay request.json --model ./SmolLM2 --sites 'layers\\.4\\.' --capture tensors --positions 57:58 \\
+      -o rows.parquet
+
+\b
+Settings (--set KEY=VALUE):
+  dtype             dtype of weights and activations: float32, bfloat16, float16
+  device            torch device, for example cpu or cuda:0
+  attention         attention implementation of transformers, for example sdpa or eager
+  threads           threads of one operation
+  batch_size        requests of the set that share every forward pass
+  padding_side      where shorter prompts of a batch are padded: left, right
+  prefill_chunk     prompt tokens per prefill pass; 0: the whole prompt at once
+  matmul_precision  precision of float32 matmul: highest, high, medium
+  deterministic     torch.use_deterministic_algorithms: true, false
 
 Exit code 0: done, and expected tokens (where the envelope states them) came again; 1: they did not.
 The trace is written either way.
@@ -38,18 +59,28 @@ def replay(
     requests: Annotated[Path, typer.Argument(metavar="ENVELOPE.json|SET.jsonl", help="What to re-run.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="Where the trace goes.")],
     model: Annotated[str, typer.Option("--model", metavar="DIR|FILE.gguf|HUB-ID", help="The model to run.")],
-    engine: Annotated[str, typer.Option("--engine", help="Engine: hf (transformers in this process).")] = "hf",
-    lane: Annotated[str, typer.Option("--lane", help="Name of this way to run, kept in the trace.")] = "default",
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="Engine: hf (transformers in this process).")
+    ] = "hf",
+    lane: Annotated[
+        str, typer.Option("--lane", metavar="NAME", help="Name of this way to run, kept in the trace.")
+    ] = "default",
     mode: Annotated[
         str,
         typer.Option(
             "--mode",
+            metavar="|".join(MODES),
             help="free: the engine chooses tokens. golden-decode: recorded tokens are forced step by step. "
             "golden-prefill: prompt and recorded tokens are scored in one pass.",
         ),
     ] = "free",
     golden: Annotated[
-        Path | None, typer.Option("--golden", metavar="TRACE.parquet", help="Force the tokens of this trace.")
+        Path | None,
+        typer.Option(
+            "--golden",
+            metavar="TRACE.parquet",
+            help="Force the tokens of this trace. [default: the envelope's expected tokens]",
+        ),
     ] = None,
     neighbours: Annotated[
         str | None,
@@ -59,42 +90,59 @@ def replay(
             help="Run these requests, or N synthetic ones, in the same batch without recording them.",
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Times that every request runs.")] = 1,
+    repeat: Annotated[
+        int, typer.Option("--repeat", metavar="N", min=1, help="Times that every request runs.")
+    ] = 1,
     capture: Annotated[
         str | None,
-        typer.Option("--capture", help="tokens, sites (hash and sketch of every row) or tensors. [default: sites]"),
+        typer.Option(
+            "--capture",
+            metavar="|".join(CAPTURES),
+            help="tokens: distributions only. sites: also hash and sketch of every row. tensors: also the "
+            "rows themselves. [default: sites]",
+        ),
     ] = None,
     sites: Annotated[
-        str | None, typer.Option("--sites", metavar="REGEX", help="Observe only sites whose name matches.")
+        str | None,
+        typer.Option("--sites", metavar="REGEX", help="Observe only sites whose name matches somewhere."),
     ] = None,
     positions: Annotated[
         str | None,
-        typer.Option("--positions", metavar="A:B", help="With --capture tensors: keep rows at positions A … B−1."),
+        typer.Option(
+            "--positions", metavar="A:B", help="With --capture tensors: keep rows at positions A … B−1."
+        ),
     ] = None,
-    topk: Annotated[int, typer.Option("--topk", min=1, help="Most likely tokens kept at every position.")] = 20,
+    topk: Annotated[
+        int, typer.Option("--topk", metavar="K", min=1, help="Most likely tokens kept at every position.")
+    ] = 20,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An engine setting; --set help=1 lists them. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="An engine setting of the list above. Repeatable."),
     ] = None,
     allow_drift: Annotated[
         bool,
-        typer.Option("--allow-drift", help="Run although the envelope names another model, tokenizer or template."),
+        typer.Option(
+            "--allow-drift", help="Run although the envelope names another model, tokenizer or template."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the trace.")] = False,
 ) -> None:
     from ..schemas.envelope import load_requests
-    from .console import progress_bar, refuse_overwrite, stderr_console
+    from .console import check_output_file, printable, progress_bar, stderr_console
 
     _check_choice("--mode", mode, MODES)
     level = capture or "sites"
     _check_choice("--capture", level, CAPTURES)
-    pattern = _pattern(sites)
+    if golden is not None and mode == "free":
+        raise BadInput("--golden: free mode forces no tokens", "add --mode golden-decode or golden-prefill")
+    pattern = _pattern(sites, level)
     kept = _positions(positions, level)
-    refuse_overwrite(out, force)
+    check_output_file(out, force)
     envelopes = load_requests(requests)
     beside, fill = _neighbours(neighbours)
 
     from ..fingerprint.model_ref import resolve
+    from ..replay.contract import check_identity
     from ..replay.engines.base import engine_class
     from ..replay.engines.hf_settings import parse_settings
     from ..replay.golden import golden_from_trace
@@ -108,44 +156,55 @@ def replay(
     console = stderr_console()
     with progress_bar(console) as bar:
         task = bar.add_task("hashing the model", total=None, note="")
-        identity = _fingerprint(reference, lambda done, total: bar.update(task, completed=done, total=total))
+        identity = _fingerprint(
+            reference, lambda done, total: bar.update(task, completed=done, total=total), {}
+        )
+        for envelope in envelopes:  # before the model is loaded
+            check_identity(envelope, identity, allow_drift)
         first_time = " (a GGUF is converted once)" if reference.kind == "gguf" else ""
-        bar.update(task, description=f"loading {model}{first_time}", total=None)
+        bar.update(task, description=f"loading the model{first_time}", completed=0, total=None)
+        started = time.perf_counter()
         opened = engine_type(
             path=reference.path,
-            model_sha256=str(_value(identity, "model", "sha256")),
+            model_sha256=str(identity.flat()["model_sha256"]),
             given=given,
             runtime=envelopes[0].runtime,
             topk=topk,
-            sites=None if level == "tokens" else pattern,
+            sites=pattern,
             keep_positions=kept,
         )
-        environment = _fingerprint(reference, lambda done, total: None, opened.settings)
+        loaded = time.perf_counter() - started
 
         def show(done: int, total: int, note: str) -> None:
-            bar.update(task, description="replaying", completed=done, total=total, note=f"{done}/{total} tokens · {note}")
+            note = f"{done}/{total} tokens · {printable(note)}"
+            bar.update(task, description="replaying", completed=done, total=total, note=note)
 
-        result = run(
-            envelopes,
-            opened,
-            engine,
-            model,
-            environment,
-            Options(
-                mode=mode,  # type: ignore[arg-type]
-                capture=level,  # type: ignore[arg-type]
-                repeat=repeat,
-                neighbours=beside,
-                fill=fill,
-                golden=forced,
-                allow_drift=allow_drift,
-                lane=lane,
-            ),
-            out,
-            show,
-        )
-    _summarise(result, chosen=capture is not None)
+        with closing(opened):
+            result = run(
+                envelopes,
+                opened,
+                engine,
+                model,
+                _fingerprint(reference, lambda done, total: None, opened.settings),
+                Options(
+                    mode=mode,  # type: ignore[arg-type]
+                    capture=level,  # type: ignore[arg-type]
+                    repeat=repeat,
+                    neighbours=beside,
+                    fill=fill,
+                    golden=forced,
+                    allow_drift=allow_drift,
+                    lane=lane,
+                    load_seconds=loaded,
+                ),
+                out,
+                show,
+            )
+    _summarise(console, result, chosen=capture is not None)
     raise typer.Exit(0 if result.expectations_met else 1)
+
+
+replay.__doc__ = HELP
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -153,23 +212,31 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise BadInput(f"{option} {value}: no such choice", f"choose one of: {', '.join(choices)}")
 
 
-def _pattern(sites: str | None) -> re.Pattern[str]:
+def _pattern(sites: str | None, level: str) -> re.Pattern[str] | None:
+    if level == "tokens":
+        if sites is not None:
+            raise BadInput("--sites: --capture tokens observes no sites", "leave one of the two out")
+        return None
     try:
         return re.compile(sites or "")
     except re.error as error:
-        raise BadInput(f"--sites {sites!r} is not a regular expression: {error}", r"for example 'layers\.4\.'") from None
+        raise BadInput(
+            f"--sites {sites!r} is not a regular expression: {error}", r"for example 'layers\.4\.'"
+        ) from None
 
 
 def _positions(text: str | None, level: str) -> range | None:
     if level != "tensors":
-        if text:
-            raise BadInput("--positions needs --capture tensors", "add --capture tensors")
+        if text is not None:
+            raise BadInput("--positions: only --capture tensors keeps rows", "add --capture tensors")
         return None
     if text is None:
-        return range(2**31 - 1)
-    match = re.fullmatch(r"(\d+):(\d+)", text)
+        return EVERY_POSITION
+    match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
     if not match or int(match[1]) >= int(match[2]):
-        raise BadInput(f"--positions {text}: not a range", "give A:B with A smaller than B, for example 57:58")
+        raise BadInput(
+            f"--positions {text}: not a range", "give A:B with A smaller than B, for example 57:58"
+        )
     return range(int(match[1]), int(match[2]))
 
 
@@ -178,61 +245,72 @@ def _neighbours(text: str | None) -> tuple[list[Envelope], int]:
 
     if text is None:
         return [], 0
-    if text.isdigit():
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        if not re.fullmatch(r"[0-9]{1,4}", text):
+            raise BadInput(f"--neighbours {text}: not a number from 0 to 9999", "for example --neighbours 7")
         return [], int(text)
     return load_requests(Path(text)), 0
 
 
 def _fingerprint(
-    reference: ModelRef, progress: object, settings: dict[str, Setting] | None = None
+    reference: ModelRef, progress: Callable[[int, int], None], settings: dict[str, Setting]
 ) -> Fingerprint:
+    """The environment and the model; with the settings of a loaded engine, also what that observed."""
     from ..fingerprint.collect import collect
     from ..schemas.fingerprint import fact
 
-    overrides = {}
-    if settings is not None:
+    overrides: dict[str, dict[str, Fact]] = {}
+    if settings:
         overrides = {
             "engine": {
                 name: fact(settings[setting].observed, "observed in the loaded engine")
-                for name, setting in (("attention_backend", "attention"), ("dtype", "dtype"), ("device", "device"))
+                for name, setting in (
+                    ("attention_backend", "attention"),
+                    ("dtype", "dtype"),
+                    ("device", "device"),
+                )
             },
             "parallelism": {"tensor_parallel_size": fact(1, "hf engine: one process")},
         }
     return collect(reference, overrides=overrides, progress=progress)
 
 
-def _value(fingerprint: Fingerprint, section: str, field: str) -> object:
-    found = fingerprint.get(section, field)
-    return "unknown" if found is None or found.value is None else found.value
-
-
-def _summarise(result: Result, chosen: bool) -> None:
+def _summarise(console: Console, result: Result, chosen: bool) -> None:
     """A short account for people, on stderr."""
-    from .console import stderr_console
+    from .console import printable
 
-    console = stderr_console()
-    header = result.header
+    header, outcomes = result.header, result.outcomes
+    tokens = sum(len(outcome.tokens) for outcome in outcomes)
+    verb = "generated" if header.mode == "free" else "forced"
     if header.capture == "tokens":
         seen = "tokens only"
     else:
-        seen = f"{len(header.sites)} sites at every position" + ("" if chosen else " (the default where the engine can)")
-    tokens = sum(len(outcome.tokens) for outcome in result.outcomes)
-    console.print(f"{len(result.outcomes)} sequences, {tokens} generated tokens, mode {header.mode}; captured {seen}")
+        seen = f"{len(header.sites)} sites" + ("" if chosen else " (the default)")
+        seen += ", rows kept" if header.capture == "tensors" else ""
+    count = f"{len(outcomes)} {_plural('sequence', len(outcomes))}"
+    told = [f"{count}, {tokens} tokens {verb} ({header.mode}), captured: {seen}"]
     if header.observer.state != "not run":
-        console.print(f"observer check: {header.observer.state} ({header.observer.compared})")
-        if header.observer.why:
-            console.print(f"  [yellow]{header.observer.why}[/]")
-    for finding in header.findings[:8]:
-        console.print(f"[dim]note:[/] {finding}", markup=True)
-    if len(header.findings) > 8:
-        console.print(f"[dim]note:[/] and {len(header.findings) - 8} more in the trace's header")
-    stated = [outcome for outcome in result.outcomes if outcome.had_expected]
+        told.append(f"observer check: {header.observer.state} ({header.observer.compared})")
+    told += [f"note: {finding}" for finding in header.findings[:SHOWN_FINDINGS]]
+    if len(header.findings) > SHOWN_FINDINGS:
+        told.append(f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
+    told += [f"not seen: {sentence}" for sentence in header.not_seen]
+    for line in told:
+        console.print(printable(line), markup=False)
+    if header.observer.why and header.capture != "tokens":
+        console.print(printable(f"warning: {header.observer.why}"), style="yellow", markup=False)
+    stated = [outcome for outcome in outcomes if outcome.had_expected]
     missed = [outcome for outcome in stated if outcome.mismatch is not None]
-    for outcome in missed[:5]:
-        console.print(f"[red]{outcome.request_id}[/] sample {outcome.sample}: expected tokens left at step {outcome.mismatch}")
+    for outcome in missed[:SHOWN_FINDINGS]:
+        place = f"{outcome.request_id}, sample {outcome.sample}"
+        console.print(
+            printable(f"{place}: expected tokens left at step {outcome.mismatch}"), style="red", markup=False
+        )
     if stated:
-        console.print(f"expected tokens came again in {len(stated) - len(missed)} of {len(stated)} sequences")
-    console.print(f"Wrote {result.path}", highlight=False)
+        came = len(stated) - len(missed)
+        console.print(f"expected tokens came again in {came} of {len(stated)}", markup=False)
+    console.print(f"Wrote {printable(str(result.path))}", markup=False)
 
 
-replay.__doc__ = HELP
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

@@ -59,10 +59,16 @@ def _prompt(e: Evidence) -> Finding | None:
     token = e.first_token
     if token is None or token.step is not None or e.ended:
         return None
-    evidence = [f"the prompts part at position {token.position}: token {token.token_a} in A, {token.token_b} in B"]
+    evidence = [
+        f"the prompts part at position {token.position}: token {token.token_a} in A, {token.token_b} in B"
+    ]
     changed = e.changed("tokenizer", "template")
     evidence += [f"changed in the fingerprint: {name}" for name in changed]
-    missing = [] if changed or e.has_fingerprints else ["no fingerprint in one of the traces, so tokenizer and template are unknown"]
+    missing = (
+        []
+        if changed or e.has_fingerprints
+        else ["no fingerprint in one of the traces, so tokenizer and template are unknown"]
+    )
     return Finding(evidence, "high", missing, e.query_differing_tokens(), direct=True)
 
 
@@ -71,7 +77,11 @@ def _length(e: Evidence) -> Finding | None:
     if token is None or not e.ended:
         return None
     evidence = [f"{e.ended} ends before position {token.position}; up to there all tokens are equal"]
-    stops = [line for line in e.sampling_differences if line.startswith(("max_tokens", "stop", "ignore_eos", "min_tokens"))]
+    stops = [
+        line
+        for line in e.sampling_differences
+        if line.startswith(("max_tokens", "stop", "ignore_eos", "min_tokens"))
+    ]
     evidence += stops
     missing = [] if stops else ["the stop rules read the same in both traces: finish reasons would tell"]
     return Finding(evidence, "high", missing, e.replay(), direct=True)
@@ -87,7 +97,9 @@ def _sampling(e: Evidence) -> Finding | None:
     if not e.sampling_differences or e.first_token is None or e.first_token.step is None:
         return None
     if e.logits_equal:
-        return Finding([*e.sampling_differences, "the deciding logits are equal"], "high", [], e.replay(), direct=True)
+        return Finding(
+            [*e.sampling_differences, "the deciding logits are equal"], "high", [], e.replay(), direct=True
+        )
     missing = [] if e.logits_equal is not None else ["no logits hash of the deciding row in both traces"]
     return Finding(e.sampling_differences, "medium", missing, e.replay())
 
@@ -96,11 +108,18 @@ def _sampler(e: Evidence) -> Finding | None:
     token = e.first_token
     if token is None or token.step is None or e.ended or not e.logits_equal:
         return None
-    evidence = [f"the logits that chose step {token.step} are bit-identical, the chosen tokens {token.token_a} and {token.token_b} differ"]
+    evidence = [
+        f"the logits that chose step {token.step} are bit-identical, the chosen tokens are "
+        f"{token.token_a} in A and {token.token_b} in B"
+    ]
     drawn = [side.sampler for side in e.deciding] if e.deciding else [None, None]
     missing = []
     if drawn[0] and drawn[1]:
-        for name, word in (("draw", "uniform draw"), ("rng_offset", "draws before it"), ("top1_id", "processed top-1")):
+        for name, word in (
+            ("draw", "uniform draw"),
+            ("rng_offset", "draws before it"),
+            ("top1_id", "processed top-1"),
+        ):
             if drawn[0].get(name) != drawn[1].get(name):
                 evidence.append(f"{word}: {drawn[0].get(name)} in A, {drawn[1].get(name)} in B")
     else:
@@ -114,32 +133,34 @@ def _near_tie(e: Evidence) -> Finding | None:
         return None
     margins = [margin for margin in (token.margin_a, token.margin_b) if margin is not None]
     drift = token.max_abs_logit_diff
-    if len(margins) < 2 or not drift or max(margins) > drift:
+    if len(margins) < 2 or not drift or min(margins) > drift:
         return None
     evidence = [
-        f"margins {token.margin_a:.4g} in A and {token.margin_b:.4g} in B are not above the drift of the logits "
-        f"at that step, {drift:.4g}: the flip needs no other reason than the drift"
+        f"margins {token.margin_a:.4g} in A and {token.margin_b:.4g} in B, drift of the logits at that step "
+        f"{drift:.4g}: the drift alone is enough for the flip"
     ]
-    if e.greedy:
-        return Finding(evidence, "high", confirm=e.replay("--mode", "golden-decode", "--golden", e.name_a))
-    return Finding(
-        [*evidence, "the tokens were sampled, so the draw decides together with the margin"],
-        "medium",
-        confirm=e.replay("--mode", "golden-decode", "--golden", e.name_a),
-    )
+    if not e.greedy:
+        evidence.append("the tokens were sampled, so the draw decides together with the margin")
+    confidence: Confidence = "high" if e.greedy and max(margins) <= drift else "medium"
+    return Finding(evidence, confidence, confirm=e.replay("--mode", "golden-decode", "--golden", e.name_a))
 
 
 def _weights_changed(e: Evidence) -> Finding | None:
     changed = e.changed_fields("model", ("sha256", "weights", "tensors"))
     if not changed:
         return None
-    return Finding([f"changed in the fingerprint: {name}" for name in changed], "high", confirm=e.drift(), direct=True)
+    return Finding(
+        [f"changed in the fingerprint: {name}" for name in changed], "high", confirm=e.drift(), direct=True
+    )
 
 
 def _dtype(e: Evidence) -> Finding | None:
     evidence = [line for line in e.setting_differences if line.startswith(("dtype", "quantization"))]
     evidence += e.dtype_differences
-    evidence += [f"changed in the fingerprint: {name}" for name in e.changed_fields("model", ("dtype", "quantization_method"))]
+    evidence += [
+        f"changed in the fingerprint: {name}"
+        for name in e.changed_fields("model", ("dtype", "quantization_method"))
+    ]
     return Finding(evidence, "high", confirm=e.replay_as_a("dtype"), direct=True) if evidence else None
 
 
@@ -147,14 +168,22 @@ def _batch(e: Evidence) -> Finding | None:
     evidence = e.shape_differences("batch_size")
     if not evidence or not e.differs:
         return None
-    return _circumstance(e, [*evidence, f"at the first differing row, {e.first_place}"], e.replay("--neighbours", "0", "--set", "batch_size=1"))
+    return _circumstance(
+        e,
+        [*evidence, f"at the first differing row, {e.first_place}"],
+        e.replay("--neighbours", "0", "--set", "batch_size=1"),
+    )
 
 
 def _padding(e: Evidence) -> Finding | None:
     evidence = e.shape_differences("padded_tokens")
     if not evidence or not e.differs:
         return None
-    return _circumstance(e, [*evidence, f"at the first differing row, {e.first_place}"], e.replay("--neighbours", "0", "--set", "batch_size=1"))
+    return _circumstance(
+        e,
+        [*evidence, f"at the first differing row, {e.first_place}"],
+        e.replay("--neighbours", "0", "--set", "batch_size=1"),
+    )
 
 
 def _paths(e: Evidence) -> Finding | None:
@@ -163,7 +192,8 @@ def _paths(e: Evidence) -> Finding | None:
         return None
     decoded, scored = ("A", "B") if tokens[0] < tokens[1] else ("B", "A")
     evidence = [
-        f"{decoded} computed the first differing row alone (decode), {scored} in a pass of {max(tokens)} tokens (prefill), {e.first_place}"
+        f"{decoded} computed the first differing row alone (decode), {scored} in a pass of {max(tokens)} "
+        f"tokens (prefill): {e.first_place}"
     ]
     if e.header_a.mode != e.header_b.mode:
         evidence.append(f"modes: {e.header_a.mode} in A, {e.header_b.mode} in B")
@@ -174,7 +204,11 @@ def _cache(e: Evidence) -> Finding | None:
     cached, tokens = e.shape("cached_tokens"), e.shape("num_tokens")
     if cached is None or cached[0] == cached[1] or not e.differs or (tokens is not None and min(tokens) == 1):
         return None
-    evidence = [*e.shape_differences("cached_tokens"), *e.shape_differences("num_tokens"), f"at {e.first_place}"]
+    evidence = [
+        *e.shape_differences("cached_tokens"),
+        *e.shape_differences("num_tokens"),
+        f"at {e.first_place}",
+    ]
     if e.first_site is not None and e.first_site.position in cached:
         evidence.append(f"the first difference sits exactly at a boundary: position {e.first_site.position}")
     return _circumstance(e, evidence, e.replay("--set", "prefill_chunk=0"))
@@ -182,7 +216,9 @@ def _cache(e: Evidence) -> Finding | None:
 
 def _attention(e: Evidence) -> Finding | None:
     evidence = [line for line in e.setting_differences if line.startswith("attention")]
-    evidence += [f"changed in the fingerprint: {name}" for name in e.changed_fields("engine", ("attention_backend",))]
+    evidence += [
+        f"changed in the fingerprint: {name}" for name in e.changed_fields("engine", ("attention_backend",))
+    ]
     if not evidence or not e.differs:
         return None
     if e.first_site is not None and "attn" in f"{e.first_site.site}:{e.first_site.part}":
@@ -199,7 +235,16 @@ def _threads(e: Evidence) -> Finding | None:
 
 
 def _kernels(e: Evidence) -> Finding | None:
-    known = ("attention", "threads", "dtype", "quantization", "batch_size", "neighbours", "repeat", "tensor_parallel")
+    known = (
+        "attention",
+        "threads",
+        "dtype",
+        "quantization",
+        "batch_size",
+        "neighbours",
+        "repeat",
+        "tensor_parallel",
+    )
     evidence = [line for line in e.setting_differences if not line.startswith(known)]
     sections = ("engine", "frameworks", "libraries", "kernels", "determinism", "gpus", "driver")
     evidence += [f"changed in the fingerprint: {name}" for name in e.changed(*sections)]
@@ -221,12 +266,17 @@ def _unexplained(e: Evidence) -> Finding | None:
     if site is None or not site.is_origin or e.setting_differences or e.circumstances or e.shapes_differ:
         return None
     evidence = [
-        f"{e.first_place} is an origin: its inputs, its execution shape and all recorded settings are equal, its output is not",
+        f"{e.first_place} is an origin: its inputs, execution shape and recorded settings are equal, "
+        "its output is not",
         "what remains is the module itself (its weights, its kernel) or a run that does not repeat itself",
     ]
     if site.position == 0:
         evidence.append("it differs from the very first position on, as changed weights do")
-    missing = [] if e.has_fingerprints else ["no fingerprint in one of the traces, so changed weights cannot be excluded"]
+    missing = (
+        []
+        if e.has_fingerprints
+        else ["no fingerprint in one of the traces, so changed weights cannot be excluded"]
+    )
     return Finding(evidence, "medium", missing, e.replay("--repeat", "3"))
 
 
@@ -234,7 +284,9 @@ def _circumstance(e: Evidence, evidence: list[str], confirm: str | None) -> Find
     """A difference in how the row was computed: the fewer others there are, the surer it is the cause."""
     missing = [] if e.first_site is not None and e.first_site.is_origin else [e.not_an_origin]
     others = len(e.circumstances) > 1
-    confidence: Confidence = "high" if not others and not missing else "medium" if not others or not missing else "low"
+    confidence: Confidence = (
+        "high" if not others and not missing else "medium" if not others or not missing else "low"
+    )
     if others:
         evidence = [*evidence, f"several things differ at once: {', '.join(e.circumstances)}"]
     return Finding(evidence, confidence, missing, confirm)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from .. import __version__
 from ..schemas.change import Change
-from ..schemas.claim import Claim
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .align import Pair, Run, SitePlan, pair_sequences, plan, plan_sites
+from .align import Pair, Run, pair_sequences, plan
 from .columns import RowReader
 from .diagnose import causes, first_site, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
+from .site_plan import SitePlan, plan_sites
 from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
 from .tabulate import candidate_rows, change_rows, site_rows, site_totals
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 _WORKERS = 2
 _AHEAD = 3
 """Batches that are compared or wait to be added up at the same time."""
-_BATCH_ITEMS = 300_000
+_BATCH_ITEMS = 600_000
 """(position, site) pairs in a batch."""
 
 
@@ -81,8 +81,7 @@ def diverge(
             if len(sites.row):
                 writer.add("sites", site_rows(tokens, sites, site_plan))
         writer.add("site_totals", site_totals(tally))
-        for rows in candidate_rows(tally, trace_a, trace_b):
-            writer.add("topk", rows)
+        writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(changes))
         token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
         judged = levels(tally, token, site)
@@ -181,21 +180,26 @@ def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
     if tally.positions < length:
         parted = sum(state.pair.divergence is not None for state in tally.pairs)
         unseen.append(
-            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in {parted} sequence(s), "
-            "so their numbers cannot be compared: force one side's tokens on the other (--mode golden-decode)"
+            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in {parted} "
+            "sequence(s), so their numbers cannot be compared: force one side's tokens on the other "
+            "(--mode golden-decode)"
         )
     hashed = len(tally.plan.sites) - int(tally.plan.by_sketch.sum())
     absent = tally.positions * hashed - tally.rows
     if absent:
-        unseen.append(f"{absent:,} row hashes were not computed on both sides (cached prefix, or never fed to the model)")
+        unseen.append(
+            f"{absent:,} row hashes were not computed on both sides (cached, or never fed to the model)"
+        )
     if not tally.logits_compared:
         unseen.append("no logits hash is in both traces, so equal logits cannot be proved")
     if not tally.steps_with_logits:
         unseen.append("no top-K logits or logprobs are in both traces, so the drift of logits is not known")
     for trace in (a, b):
         if trace.header.fingerprint is None:
-            unseen.append(f"{trace.path.name} has no fingerprint, so changes of its environment are not known")
+            unseen.append(
+                f"{trace.path.name} has no fingerprint, so changes of its environment are not known"
+            )
         if trace.header.observer.state == "changed":
-            unseen.append(f"{trace.path.name}: observing changed the result ({trace.header.observer.why or 'no reason given'})")
+            unseen.append(f"{trace.path.name}: observing changed the result ({trace.header.observer.why})")
         unseen += [f"{trace.path.name}: {line}" for line in trace.header.not_seen]
     return unseen

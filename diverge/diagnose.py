@@ -11,11 +11,12 @@ import numpy as np
 from ..schemas.change import Change
 from ..schemas.trace import Site
 from ..schemas.verdict import Cause, FirstSite, FirstToken
-from .align import IndexedSequence, SitePlan, row_of
+from .align import IndexedSequence, row_of
 from .causes import rank
-from .columns import RowReader, read_group
+from .columns import RowReader
 from .evidence import Evidence, RowFacts
 from .load import Trace
+from .site_plan import SitePlan
 from .tally import LOGITS, PairState, Tally
 from .topk import candidates, differences
 
@@ -156,50 +157,51 @@ def causes(
         first_site=site,
         differs=differs,
         ended="" if token is None else "A" if token.token_a is None else "B" if token.token_b is None else "",
-        logits_equal=None if deciding is None or token is None else _logits_equal(deciding, token.position - 1, a, b),
+        logits_equal=None
+        if deciding is None or token is None
+        else _logits_equal(deciding, token.position - 1, a, b),
         deciding=rows,
         differing=None if state is None or site is None else _facts(state, site.position, a, b),
-        nonfinite=_nonfinite(tally, token, site, a, b),
+        nonfinite=_nonfinite(state, token, site),
     )
     return rank(evidence)
 
 
-def _nonfinite(tally: Tally, token: FirstToken | None, site: FirstSite | None, a: Trace, b: Trace) -> list[str]:
+def _nonfinite(state: PairState | None, token: FirstToken | None, site: FirstSite | None) -> list[str]:
     """Sentences about NaN and infinity at the first differing row and in the deciding logits."""
     found: list[str] = []
-    state = differing(tally)
-    if state is not None and site is not None and state.first_site != LOGITS:
-        plan = tally.plan
-        sides = ((a, state.pair.a, plan.of_a, "A"), (b, state.pair.b, plan.of_b, "B"))
-        for trace, sequence, columns, name in sides:
-            norm, largest = _magnitudes(trace, row_of(trace, sequence, site.position), columns[state.first_site])
-            if not math.isfinite(norm) or not math.isfinite(largest):
-                found.append(f"{site.site} at position {site.position} holds {largest} in {name} (norm {norm})")
-    if token is not None and token.max_abs_logit_diff is not None and not math.isfinite(token.max_abs_logit_diff):
+    if state is not None and site is not None:
+        for name, norm in zip("AB", state.first_norms or (), strict=False):
+            if not math.isfinite(norm):
+                found.append(
+                    f"{site.site} at position {site.position} is not finite in {name}: its norm is {norm}"
+                )
+    if (
+        token is not None
+        and token.max_abs_logit_diff is not None
+        and not math.isfinite(token.max_abs_logit_diff)
+    ):
         found.append(f"the logits that chose position {token.position} are not finite on one side")
     return found
-
-
-def _magnitudes(trace: Trace, row: int, site: int) -> tuple[float, float]:
-    """Norm and largest magnitude of one row at one of the header's sites."""
-    group = trace.groups[trace.group_of(row)]
-    table = read_group(group, ["site_l2", "site_absmax"]).slice(row - group.first_row, 1)
-    column = int(group.part.columns_of[site])
-    return tuple(table.column(name)[0].as_py()[column] for name in ("site_l2", "site_absmax"))  # type: ignore[return-value]
 
 
 def _logits_equal(state: PairState, position: int, a: Trace, b: Trace) -> bool | None:
     rows = row_of(a, state.pair.a, position), row_of(b, state.pair.b, position)
     if min(rows) < 0:
         return None
-    hashes = [_read(trace, row, ["logits_hash"]).column(0)[0].as_py() for trace, row in zip((a, b), rows, strict=True)]
+    hashes = [
+        _read(trace, row, ["logits_hash"]).column(0)[0].as_py()
+        for trace, row in zip((a, b), rows, strict=True)
+    ]
     return None if None in hashes else hashes[0] == hashes[1]
 
 
 def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFacts, RowFacts]:
     found: list[RowFacts] = []
     for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
-        row: dict[str, Any] = _read(trace, row_of(trace, sequence, position), [*_SHAPES, "sampler"]).to_pylist()[0]
+        row: dict[str, Any] = _read(
+            trace, row_of(trace, sequence, position), [*_SHAPES, "sampler"]
+        ).to_pylist()[0]
         found.append(RowFacts({name: row[name] for name in _SHAPES}, row["sampler"]))
     return found[0], found[1]
 

@@ -82,7 +82,11 @@ class Evidence:
 
     def changed_fields(self, section: str, fields: tuple[str, ...]) -> list[str]:
         """The fingerprint changes of some fields, in words."""
-        return [_in_words(change) for change in self.changes if change.section == section and change.field in fields]
+        return [
+            _in_words(change)
+            for change in self.changes
+            if change.section == section and change.field in fields
+        ]
 
     def shape(self, name: str) -> tuple[int, int] | None:
         """One number of the execution shape of the first differing row, on both sides."""
@@ -94,7 +98,11 @@ class Evidence:
     def shape_differences(self, name: str) -> list[str]:
         """That number in words, where it differs."""
         values = self.shape(name)
-        return [] if values is None or values[0] == values[1] else [f"{name}: {values[0]} in A, {values[1]} in B"]
+        return (
+            []
+            if values is None or values[0] == values[1]
+            else [f"{name}: {values[0]} in A, {values[1]} in B"]
+        )
 
     @property
     def shapes_differ(self) -> bool:
@@ -134,7 +142,9 @@ class Evidence:
             if one is None or other is None:
                 continue
             if one.resolved != other.resolved:
-                silent = " (left silent in the envelope)" if "envelope" not in (one.source, other.source) else ""
+                silent = (
+                    " (left silent in the envelope)" if "envelope" not in (one.source, other.source) else ""
+                )
                 lines.append(f"{name}: {_setting(one)} in A, {_setting(other)} in B{silent}")
         return lines
 
@@ -151,7 +161,11 @@ class Evidence:
     @cached_property
     def dtype_differences(self) -> list[str]:
         """Dtypes of the compared sites, where they differ."""
-        unlike = {(site.dtype, dtype) for site, dtype in zip(self.sites, self.dtypes_b, strict=True) if site.dtype != dtype}
+        unlike = {
+            (site.dtype, dtype)
+            for site, dtype in zip(self.sites, self.dtypes_b, strict=True)
+            if site.dtype != dtype
+        }
         return [f"dtype of the observed rows: {a} in A, {b} in B" for a, b in sorted(unlike)]
 
     @property
@@ -159,7 +173,9 @@ class Evidence:
         first = self.first_token or self.first_site
         found: list[dict[str, Setting]] = []
         for header in (self.header_a, self.header_b):
-            named = [r.sampling for r in header.requests if first is not None and r.request_id == first.request_id]
+            named = [
+                r.sampling for r in header.requests if first is not None and r.request_id == first.request_id
+            ]
             found.append(named[0] if named else {})
         return found[0], found[1]
 
@@ -168,7 +184,9 @@ class Evidence:
         lane = self.header_b.lane
         model = ["--model", lane.model] if lane.model else []
         engine = ["--engine", lane.engine]
-        command = shlex.join(["rip", "replay", "ENVELOPE.json", *engine, *model, *options, "-o", "again.parquet"])
+        command = shlex.join(
+            ["rip", "replay", "ENVELOPE.json", *engine, *model, *options, "-o", "again.parquet"]
+        )
         return f"{command} && {shlex.join(['rip', 'diverge', self.name_a, 'again.parquet'])}"
 
     def replay_as_a(self, setting: str) -> str:

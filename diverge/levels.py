@@ -22,7 +22,9 @@ def levels(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> di
     if token is None and not forced:
         semantic = LevelVerdict(state="holds", why="the token ids are identical")
     else:
-        reason = "the texts were forced, not generated" if forced else "the texts differ and nothing scored them"
+        reason = (
+            "the texts were forced, not generated" if forced else "the texts differ and nothing scored them"
+        )
         semantic = LevelVerdict(state="not comparable", why=reason)
     return {
         "bitwise": bitwise,
@@ -45,16 +47,21 @@ def place(tally: Tally, pair: int, position: int) -> str:
 def _bitwise(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> LevelVerdict:
     sketched = int(tally.plan.by_sketch.sum())
     if not tally.rows and not tally.logits_compared and not sketched:
-        return LevelVerdict(state="not comparable", why="neither trace pair holds row hashes or logits hashes")
+        return LevelVerdict(state="not comparable", why="no row hash and no logits hash is in both traces")
     counted = f"{tally.rows:,} row hashes and {tally.logits_compared:,} logits hashes compared"
     if site is not None and (tally.rows_differing or tally.logits_differing):
-        label = site.site + (f"#{site.occurrence}" if site.occurrence else "") + (f":{site.part}" if site.part else "")
+        label = (
+            site.site
+            + (f"#{site.occurrence}" if site.occurrence else "")
+            + (f":{site.part}" if site.part else "")
+        )
         where = f"request {site.request_id!r} sample {site.sample} position {site.position} site {label}"
         why = f"{tally.rows_differing:,} rows and {tally.logits_differing:,} logits differ; {counted}"
         return LevelVerdict(state="fails", where=where, why=why)
     if sketched:
         return LevelVerdict(
-            state="fails", why=f"{sketched} sites have another dtype or row hash, so no bits of theirs can be equal"
+            state="fails",
+            why=f"{sketched} sites have another dtype or row hash, so no bits of theirs can be equal",
         )
     if token is not None:
         where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
@@ -72,7 +79,9 @@ def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
     if bitwise.state == "holds":
         return LevelVerdict(state="holds", why=f"bitwise holds; {measured}")
     if not tally.steps_with_logits:
-        return LevelVerdict(state="not comparable", why="no position has top-K logits or logprobs in both traces")
+        return LevelVerdict(
+            state="not comparable", why="no position has top-K logits or logprobs in both traces"
+        )
     if tally.tolerance is None:
         return LevelVerdict(state="not stated", why=f"no tolerance was stated; {measured}")
     stated = f"{measured}; tolerance {tally.tolerance:g}"
@@ -84,11 +93,13 @@ def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
 def _token(tally: Tally, token: FirstToken | None) -> LevelVerdict:
     if token is not None:
         where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
-        return LevelVerdict(state="fails", where=where + (f" step {token.step}" if token.step is not None else ""))
+        return LevelVerdict(
+            state="fails", where=where + (f" step {token.step}" if token.step is not None else "")
+        )
     if not tally.forced:
         return LevelVerdict(state="holds")
     flips = [state for state in tally.pairs if state.flip is not None]
-    forced = f"{tally.forced:,} of {tally.generated:,} generated tokens were forced, so their equality proves nothing"
+    forced = f"{tally.forced:,} of {tally.generated:,} generated tokens were forced: that proves nothing"
     if flips and flips[0].flip is not None:
         where = place(tally, flips[0].pair.index, flips[0].flip)
         return LevelVerdict(
@@ -97,4 +108,6 @@ def _token(tally: Tally, token: FirstToken | None) -> LevelVerdict:
     if tally.forced_unknown == tally.forced:
         return LevelVerdict(state="not comparable", why=f"{forced}, and no own choices are recorded")
     seen = tally.forced - tally.forced_unknown
-    return LevelVerdict(state="holds", why=f"{forced}; the sides' own most likely tokens agree at {seen:,} of them")
+    return LevelVerdict(
+        state="holds", why=f"{forced}; the sides' own most likely tokens agree at {seen:,} of them"
+    )

@@ -98,7 +98,9 @@ def open_trace(path: Path) -> Trace:
                 f"{path} was never finished: the run that wrote it died or still runs",
                 f"read what it flushed: give {left} in its place",
             )
-        raise BadInput(f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet")
+        raise BadInput(
+            f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet"
+        )
     file = _open_parquet(path)
     text = _header_text(file, path)
     header = TraceHeader.from_json(text, str(path))
@@ -183,7 +185,8 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
     missing = [column.name for column in COLUMNS if column.name not in names | optional]
     if missing:
         raise BadInput(
-            f"{path} is not a whole trace: the column {missing[0]!r} is missing", "give a trace that rip replay wrote"
+            f"{path} is not a whole trace: the column {missing[0]!r} is missing",
+            "give a trace that rip replay wrote",
         )
     if not names >= SITE_COLUMNS:
         return Part(path, file, np.full(len(header.sites), -1), 0)

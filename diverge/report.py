@@ -44,6 +44,8 @@ TOKENS_EQUAL = 600
 """Generated tokens shown where all are equal."""
 FOLDED_TOKENS = 800
 MARGIN_BINS = 400
+CANDIDATES = 8
+"""Candidates shown at the divergence; less likely ones are folded."""
 MAX_CHANGES = 200
 
 
@@ -80,6 +82,8 @@ class PairView:
     before_left_out: int
     after_left_out: int
     candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
+    more_candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
+    """Folded."""
     largest_logprob: float
     plot: Plot | None
     drift: Drift | None
@@ -122,7 +126,7 @@ def render(folder: Path, header_a: TraceHeader | None, header_b: TraceHeader | N
         data = ResultData(folder, stack.enter_context(open_views(folder)))
         pairs = data.pairs(MAX_PAIRS_LISTED)
         texts = tuple(_token_text(header) for header in (header_a, header_b))
-        shown = [pair for pair in pairs if pair.first_position is not None or pair.sites_differing]
+        shown = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
         views = [
             _pair_view(data, pair, texts, with_sites=index == 0)
             for index, pair in enumerate((shown or pairs)[:MAX_PAIRS_SHOWN])
@@ -138,6 +142,7 @@ def render(folder: Path, header_a: TraceHeader | None, header_b: TraceHeader | N
             second_line=words.second_line(verdict),
             close_call=None if verdict.first_token is None else words.close_call(verdict.first_token),
             facts=words.facts(verdict, header_a, header_b),
+            expected_to_differ=words.EXPECTED_TO_DIFFER,
             findings=[*_findings("A", header_a), *_findings("B", header_b)],
             pairs=pairs,
             pair_count=data.pair_count(),
@@ -169,6 +174,7 @@ def _environment() -> jinja2.Environment:
         "count": words.count,
         "percent": words.percent,
         "plain": words.plain,
+        "shell": words.shell,
         "plural": words.plural,
         "pieces": words.pieces,
     }
@@ -200,6 +206,7 @@ def _pair_view(data: ResultData, pair: Pair, texts: tuple[dict[str, str], ...], 
     folded = [row for row in rows if folded_from <= row.position < middle]
     shown = [row for row in rows if middle <= row.position]
     candidates = data.candidates(pair)
+    described = [(item, _pieces(item.token_id, {**texts[1], **texts[0]})) for item in candidates]
     logprobs = [value for item in candidates for value in (item.logprob_a, item.logprob_b)]
     plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
     drift = draw_drift(data, pair, with_sites)
@@ -213,7 +220,8 @@ def _pair_view(data: ResultData, pair: Pair, texts: tuple[dict[str, str], ...], 
         b=_side(folded, shown, "b", texts[1], parts_at),
         before_left_out=folded_from - start,
         after_left_out=pair.positions - stop,
-        candidates=[(item, _pieces(item.token_id, {**texts[1], **texts[0]})) for item in candidates],
+        candidates=described[:CANDIDATES],
+        more_candidates=described[CANDIDATES:],
         largest_logprob=max((value for value in logprobs if value is not None), default=0.0),
         plot=plot,
         drift=drift,

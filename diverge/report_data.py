@@ -34,7 +34,7 @@ class Pair:
     first_step: int | None
     token_a: int | None
     token_b: int | None
-    sites_differing: int
+    rows_differing: int
     first_moved: int | None
     """Position of the first row that differs."""
     max_logit_diff: float | None
@@ -152,10 +152,9 @@ class ResultData:
             pair,
             -1 if last is None else last,
         )
-        bin_column, margin_a, margin_b, drift = [list(column) for column in zip(*rows, strict=True)] or [
-            []
-        ] * 4
-        return Margins([number * width for number in bin_column], width, margin_a, margin_b, drift)
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+        steps, margin_a, margin_b, drift = columns
+        return Margins([number * width for number in steps], width, margin_a, margin_b, drift)
 
     def candidates(self, pair: Pair) -> list[Candidate]:
         """Both top-K lists at the first divergent token, the most likely on either side first."""
@@ -175,7 +174,8 @@ class ResultData:
     def drifts_at(self, pair: int, position: int) -> dict[int, float]:
         """Drift of the differing sites at one position, coded as in `drift_bins`."""
         sql = "SELECT site, coalesce(rel_drift, -1) FROM sites WHERE pair = ? AND position = ?"
-        return dict(self._rows(sql, pair, position))
+        found: list[tuple[int, float]] = self._views.connection.execute(sql, [pair, position]).fetchall()
+        return dict(found)
 
     def drift_bins(self, pair: Pair, prompt_width: int, decode_width: int) -> dict[str, NDArray[Any]]:
         """Largest drift per site and bin of positions, for bins that hold a differing row.
@@ -215,7 +215,7 @@ class ResultData:
         found: dict[str, np.ndarray[Any, Any]] = self._views.connection.execute(sql, values).fetchnumpy()
         return found
 
-    def changes(self) -> list[tuple[str, str, str, str, str | None, str]]:
+    def changes(self) -> list[tuple[Any, ...]]:
         """Section, field, before, after, level at risk, rule."""
         return self._rows("SELECT section, field, before, after, risk, rule FROM changes")
 
@@ -229,15 +229,16 @@ FROM site_totals ORDER BY site
 """
 
 _PAIRS_SQL = """
-SELECT pair, any_value(request_id) AS request_id, any_value(sample) AS sample,
+WITH moved AS (SELECT pair, count(*) AS rows, min(position) AS first FROM sites GROUP BY pair)
+SELECT pair, any_value(request_id) AS request, any_value(sample) AS sample,
        count(*), count(*) - count(step), count(*) FILTER (comparable),
        min(position) FILTER (NOT token_equal) AS first_position,
        arg_min(step, position) FILTER (NOT token_equal), arg_min(token_a, position) FILTER (NOT token_equal),
-       arg_min(token_b, position) FILTER (NOT token_equal), sum(sites_differing)::BIGINT AS moved,
-       min(position) FILTER (sites_differing > 0), max(max_abs_logit_diff)
-FROM tokens GROUP BY pair
-ORDER BY (any_value(request_id) = ? AND any_value(sample) = ?) DESC NULLS LAST,
-         first_position IS NULL, moved = 0, pair
+       arg_min(token_b, position) FILTER (NOT token_equal),
+       coalesce(any_value(moved.rows), 0) AS moved_rows, any_value(moved.first), max(max_abs_logit_diff)
+FROM tokens LEFT JOIN moved USING (pair) GROUP BY pair
+ORDER BY (request = ? AND any_value(tokens.sample) = ?) DESC NULLS LAST,
+         first_position IS NULL, moved_rows = 0, pair
 LIMIT ?
 """
 

@@ -32,6 +32,10 @@ PLOT_WIDTH = 900
 """Pixels for cells; a map is at most this wide plus its labels."""
 
 
+_LABEL_ROOM = 26
+"""Pixels between the centres of two column labels."""
+
+
 @dataclass(frozen=True)
 class Scale:
     """A logarithmic colour scale from 10^low to 10^high in `CLASSES` classes."""
@@ -165,7 +169,7 @@ def draw(
         row_tops=y,
         layers=_paths(values, scale, x, y, width),
         row_labels=_spaced([(y[row] + cell_height // 2, text) for row, text in labels], 11),
-        column_labels=_spaced([(x[column] + width // 2, text) for column, text in columns.ticks], 24),
+        column_labels=_column_labels(columns, x, width),
         bands=_bands(columns.groups, x, width),
         lines=[(x[column] - 1 if column < len(x) else right, text) for column, text in lines],
         mark=None if mark is None else (x[mark[1]], y[mark[0]]),
@@ -211,12 +215,25 @@ def _bands(groups: Iterable[tuple[str, int]], x: Sequence[int], width: int) -> l
 
 def _spaced(labels: list[tuple[int, str]], apart: int) -> list[tuple[int, str]]:
     """Labels that do not run into each other: where two stand too near, the later one stays."""
-    followers = [*labels[1:], None]
+    followers = [*labels[1:], None][: len(labels)]
     return [
         label
         for label, after in zip(labels, followers, strict=True)
         if after is None or not 0 <= after[0] - label[0] < apart
     ]
+
+
+def _column_labels(columns: Columns, x: Sequence[int], width: int) -> list[tuple[int, str]]:
+    """The ticks that have room, each group's from its left edge on; a group's first tick always stays."""
+    firsts = {sum(count for _, count in columns.groups[:index]) for index in range(len(columns.groups))}
+    labels: list[tuple[int, str]] = []
+    for column, text in columns.ticks:
+        centre = x[column] + width // 2
+        while column in firsts and labels and centre - labels[-1][0] < _LABEL_ROOM:
+            labels.pop()
+        if not labels or centre - labels[-1][0] >= _LABEL_ROOM:
+            labels.append((centre, text))
+    return labels
 
 
 def _paths(

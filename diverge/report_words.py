@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import unicodedata
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,11 @@ def plain(text: object) -> str:
     return "".join(part for _, part in pieces(str(text))).replace("\n", " ")
 
 
+def shell(path: object) -> str:
+    """A path as one word of a shell command."""
+    return plain(shlex.quote(str(path)))
+
+
 def request_name(request_id: str, sample: int) -> str:
     """How a sequence is called."""
     return f"request {plain(request_id)}" + (f", sample {sample}" if sample else "")
@@ -168,6 +174,10 @@ def close_call(first: FirstToken) -> str | None:
         f"Not a near tie: A's margin is {number(margin)} and the common candidates moved by at most"
         f" {number(moved)}, too little to swap the two."
     )
+
+
+EXPECTED_TO_DIFFER = frozenset({"trace", "created"})
+"""Facts that say nothing when they differ."""
 
 
 def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> list[tuple[str, str, str]]:

@@ -12,9 +12,10 @@ from threading import local
 import numpy as np
 
 from ..schemas.trace import HASH_BYTES
-from .align import Run, SitePlan
-from .columns import SiteReader
+from .align import Run
 from .load import Trace
+from .site_columns import SiteReader
+from .site_plan import SitePlan
 
 _BLOCK_BYTES = 640 << 10  # hashes of one side that are compared at a time: both sides stay in the L2 cache
 
@@ -69,7 +70,8 @@ class SiteComparer:
         for extents in self._blocks(runs):
             blocks.append(self._block(extents, total))
             total += sum(extent.count for extent in extents)
-            self._forget(extents)
+            if len(blocks[-1].row):
+                self._forget(extents)
         if not blocks:
             return nothing(len(self._plan.sites))
         if len(blocks) == 1:
@@ -79,7 +81,9 @@ class SiteComparer:
             for name in SiteRows.__dataclass_fields__
             if name != "compared_by_site"
         }
-        return SiteRows(**joined, compared_by_site=sum(block.compared_by_site for block in blocks))
+        return SiteRows(
+            **joined, compared_by_site=np.sum([block.compared_by_site for block in blocks], axis=0)
+        )
 
     def _forget(self, extents: list[_Extent]) -> None:
         for extent in extents:
@@ -112,7 +116,9 @@ class SiteComparer:
         b, missing_b = self._hashes(1, extents, n)
         # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
         unlike = (a != b).reshape(n, 2 * s).view(np.uint16) != 0
-        missing = missing_a if missing_b is None else missing_b if missing_a is None else missing_a | missing_b
+        missing = (
+            missing_a if missing_b is None else missing_b if missing_a is None else missing_a | missing_b
+        )
         by_sketch = self._plan.by_sketch if self._plan.by_sketch.any() else None
         if by_sketch is not None:
             unlike |= by_sketch
@@ -155,7 +161,7 @@ class SiteComparer:
         )
 
     def _scratch(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """uint64[shape] to write into: this thread's memory, because fresh pages cost more than the comparison."""
+        """uint64[shape] to write into: this thread's own, because fresh pages cost more than comparing."""
         known: dict[str, np.ndarray] = vars(self._local)
         size = int(np.prod(shape))
         if name not in known or known[name].size < size:
@@ -194,7 +200,7 @@ class SiteComparer:
     def _drift(
         self, extents: list[_Extent], row: np.ndarray, site: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at some (row, site) pairs of a block; rows ascending."""
+        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at (row, site) pairs of a block; rows ascending."""
         l2_a, l2_b = np.empty(len(row), np.float32), np.empty(len(row), np.float32)
         distance = np.full(len(row), np.nan, np.float32)
         first = begin = 0
@@ -217,7 +223,9 @@ class SiteComparer:
         drift[distance == 0] = 0  # two rows of zeros can differ in their signs: no drift
         return drift, l2_a, l2_b
 
-    def _take(self, side: int, column: str, extent: _Extent, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    def _take(
+        self, side: int, column: str, extent: _Extent, rows: np.ndarray, sites: np.ndarray
+    ) -> np.ndarray:
         number, first = (extent.group_b, extent.first_b) if side else (extent.group_a, extent.first_a)
         wanted = self._plan.of_b if side else self._plan.of_a
         columns = self._traces[side].groups[number].part.columns_of[wanted]
@@ -240,4 +248,6 @@ def _holes(missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def nothing(sites: int) -> SiteRows:
     """No rows of S sites."""
     whole, short, real = np.empty(0, np.int32), np.empty(0, np.int16), np.empty(0, np.float32)
-    return SiteRows(whole, whole, short, whole, short, np.zeros(sites, np.int64), whole, short, real, real, real)
+    return SiteRows(
+        whole, whole, short, whole, short, np.zeros(sites, np.int64), whole, short, real, real, real
+    )

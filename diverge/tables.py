@@ -77,7 +77,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "sites_compared", "int32", "sites whose row hash both traces have here (0 where not comparable)"
         ),
         Column("sites_differing", "int32", "those whose hashes differ"),
-        Column("first_site", "int16?", "first differing site in execution order (by_sketch ones too): index into site_totals"),
+        Column(
+            "first_site",
+            "int16?",
+            "first differing site in execution order (by_sketch ones too): index into site_totals",
+        ),
         Column("batch_size_a", "int32?", "sequences in A's forward pass"),
         Column("batch_size_b", "int32?", "sequences in B's forward pass"),
         Column("num_tokens_a", "int32?", "tokens of this sequence in A's forward pass"),
@@ -182,10 +186,13 @@ class ResultWriter:
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         if folder.exists():
             if not force:
-                raise OutputFailed(f"{folder} exists already", "choose another name, or overwrite it with --force")
+                raise OutputFailed(
+                    f"{folder} exists already", "choose another name, or overwrite it with --force"
+                )
             if not folder.is_dir() or (any(folder.iterdir()) and not (folder / SUMMARY_FILE).is_file()):
                 raise OutputFailed(
-                    f"{folder} is not a result of rip diverge, so it is not overwritten", "choose another name"
+                    f"{folder} is not a result of rip diverge, so it is not overwritten",
+                    "choose another name",
                 )
         with self._failures():
             self._unfinished.mkdir(mode=0o700)
@@ -233,11 +240,14 @@ class ResultWriter:
             yield
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
-            raise OutputFailed(f"{self._folder} could not be written: {why}", "free space or choose another place") from None
+            raise OutputFailed(
+                f"{self._folder} could not be written: {why}", "free space or choose another place"
+            ) from None
 
 
 def _parquet_options(table: str) -> dict[str, object]:
     if table != "sites":
-        return {"compression": "ZSTD", "use_dictionary": ["request_id", "phase", "side"]}
+        named = ["request_id", "phase", "side"]
+        return {"compression": "ZSTD", "use_dictionary": named, "write_statistics": ["pair", "position"]}
     # Millions of rows where everything differs: plain pages cost least, statistics let readers skip groups.
     return {"compression": "NONE", "use_dictionary": False, "write_statistics": ["pair", "position"]}

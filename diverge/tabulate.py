@@ -1,21 +1,22 @@
-"""The rows of the result tables that are made from finished comparisons: sites, totals, candidates, changes."""
+"""The rows of the result tables made from finished comparisons: sites, totals, candidates, changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from ..schemas.change import Change
-from .align import SitePlan, row_of
-from .columns import RowReader
+from .align import row_of
+from .columns import Extent, RowReader
 from .load import Trace
+from .site_plan import SitePlan
 from .sites import SiteRows
 from .tables import arrow_schema
-from .tally import Tally
+from .tally import PairState, Tally
 from .tokens import TokenRows
-from .topk import NO_TOKEN, Candidates, candidates
+from .topk import NO_TOKEN, candidates
 
 _SHOWN_BEFORE = 2
 """Steps before a divergence whose candidates are listed."""
@@ -78,52 +79,79 @@ def change_rows(changes: Sequence[Change]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema("changes"))
 
 
-def candidate_rows(tally: Tally, a: Trace, b: Trace) -> Iterator[pa.RecordBatch]:
+def candidate_rows(tally: Tally, a: Trace, b: Trace) -> pa.RecordBatch:
     """The candidates at the first divergence of each pair and a few steps before it.
 
     Where the tokens never part, the first position whose distributions differ stands for it.
     """
-    readers = [RowReader(trace, ["topk_ids", "topk_logits", "topk_logprobs"]) for trace in (a, b)]
-    steps = [RowReader(trace, ["step"]) for trace in (a, b)]
-    shown = [state for state in tally.pairs if state.pair.divergence is not None or state.logits_position is not None]
-    for state in shown[:_SHOWN_PAIRS]:
-        pair = state.pair
-        parted = (state.logits_position or 0) + 1 if pair.divergence is None else pair.divergence
-        rows: list[dict[str, object]] = []
-        for position in range(max(parted - _SHOWN_BEFORE, 1), parted + 1):
-            for side, reader, step_reader, sequence in zip("ab", readers, steps, (pair.a, pair.b), strict=True):
-                row = row_of(reader.trace, sequence, position - 1)
-                if row >= 0:
-                    about = {
-                        "pair": pair.index,
-                        "request_id": pair.a.key[0],
-                        "sample": pair.a.key[1],
-                        "position": position,
-                        "step": _next_step(step_reader, row),
-                        "side": side,
-                    }
-                    chosen = int(sequence.tokens[position]) if position < sequence.length else NO_TOKEN
-                    rows += _listed(candidates(reader.read([(row, 1)])), chosen, about)
-        yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema("topk"))
+    shown = [
+        state
+        for state in tally.pairs
+        if state.pair.divergence is not None or state.logits_position is not None
+    ]
+    sides = [_side_candidates(shown[:_SHOWN_PAIRS], trace, side) for trace, side in ((a, "a"), (b, "b"))]
+    rows = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
+    ordered = np.lexsort((rows["rank"], rows["side"], rows["position"], rows["pair"]))
+    rows = {name: values[ordered] for name, values in rows.items()}
+    names = [state.pair.a.key[0] for state in tally.pairs]
+    columns = {
+        "request_id": pa.DictionaryArray.from_arrays(pa.array(rows["pair"]), pa.array(names, pa.string())),
+        "side": pa.DictionaryArray.from_arrays(pa.array(rows["side"]), ["a", "b"]),
+        "step": pa.array(rows["step"], mask=rows["step"] < 0),
+        "logit": pa.array(rows["logit"], mask=~rows["has_logit"], from_pandas=False),
+        "logprob": pa.array(rows["logprob"], mask=~rows["has_logprob"], from_pandas=False),
+    }
+    schema = arrow_schema("topk")
+    return pa.RecordBatch.from_arrays(
+        [columns[name] if name in columns else pa.array(rows[name]) for name in schema.names], schema=schema
+    )
 
 
-def _next_step(reader: RowReader, row: int) -> int | None:
-    """The step of the token that a row's distribution predicted, as far as the row itself tells."""
-    step = reader.read([(row, 1)]).column(0)[0].as_py()
-    if step is not None:
-        return int(step) + 1
-    following = reader.read([(row + 1, 1)]).column(0)[0].as_py() if row + 1 < reader.trace.rows else None
-    return 0 if following == 0 else None
+def _side_candidates(shown: list[PairState], trace: Trace, side: str) -> dict[str, np.ndarray]:
+    """One side's rows of `topk.parquet` as columns, in any order."""
+    pair: list[int] = []
+    sample: list[int] = []
+    position: list[int] = []
+    chosen: list[int] = []
+    before: list[Extent] = []
+    here: list[Extent] = []
+    for state in shown:
+        sequence = state.pair.a if side == "a" else state.pair.b
+        at = state.pair.divergence
+        parted = (state.logits_position or 0) + 1 if at is None else at
+        for wanted in range(max(parted - _SHOWN_BEFORE, 1), parted + 1):
+            row = row_of(trace, sequence, wanted - 1)
+            if row >= 0:
+                pair.append(state.pair.index)
+                sample.append(state.pair.a.key[1])
+                position.append(wanted)
+                chosen.append(int(sequence.tokens[wanted]) if wanted < sequence.length else NO_TOKEN)
+                before.append((row, 1))
+                here.append((row_of(trace, sequence, wanted), 1))
+    reader = RowReader(trace, ["step", "topk_ids", "topk_logits", "topk_logprobs"])
+    table = reader.read(before)
+    found = candidates(table)
+    last = _steps(table)
+    own = _steps(reader.read(here))
+    step = np.where(own >= 0, own, np.where(last >= 0, last + 1, -1)).astype(np.int32)
+    row_index, rank = np.nonzero(found.ids != NO_TOKEN)
+    token = found.ids[row_index, rank]
+    return {
+        "pair": np.array(pair, np.int32)[row_index],
+        "sample": np.array(sample, np.int16)[row_index],
+        "position": np.array(position, np.int32)[row_index],
+        "step": step[row_index],
+        "side": np.full(len(rank), "ab".index(side), np.int32),
+        "rank": rank.astype(np.int16),
+        "token_id": token,
+        "logit": found.logits[row_index, rank],
+        "logprob": found.logprobs[row_index, rank],
+        "has_logit": found.has_logits[row_index],
+        "has_logprob": found.has_logprobs[row_index],
+        "chosen": token == np.array(chosen, np.int32)[row_index],
+    }
 
 
-def _listed(found: Candidates, chosen: int, about: dict[str, object]) -> Iterator[dict[str, object]]:
-    """The candidates of one row as rows of `topk.parquet`."""
-    for rank, token in enumerate(found.ids[0].tolist()):
-        if token != NO_TOKEN:
-            yield about | {
-                "rank": rank,
-                "token_id": token,
-                "logit": float(found.logits[0, rank]) if found.has_logits[0] else None,
-                "logprob": float(found.logprobs[0, rank]) if found.has_logprobs[0] else None,
-                "chosen": token == chosen,
-            }
+def _steps(table: pa.Table) -> np.ndarray:
+    """int32[N]; −1 inside the prompt and beyond the end."""
+    return np.asarray(table.column("step").fill_null(-1))

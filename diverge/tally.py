@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .align import Pair, SitePlan
+from .align import Pair
+from .site_plan import SitePlan
 from .sites import SiteRows
 from .tokens import TokenRows
 
@@ -33,6 +34,8 @@ class PairState:
     first_site: int = 0
     """Its site: index into the plan, or LOGITS."""
     first_drift: float | None = None
+    first_norms: tuple[float, float] | None = None
+    """Euclidean norms of that row in A and B; not finite where the row is not."""
     holes: int = 0
     """Rows missing on either side before the first differing one."""
     first_hole: tuple[int, int] | None = None
@@ -100,7 +103,9 @@ class Tally:
         for run in tokens.runs:
             state, here = self.pairs[run.pair.index], slice(at, at + run.comparable)
             if state.first_position is None:
-                self._first_of_pair(state, run.position, differing[here], sites, slice(row, row + run.comparable))
+                self._first_of_pair(
+                    state, run.position, differing[here], sites, slice(row, row + run.comparable)
+                )
             if state.logits_position is None:
                 moved = differing[here] | (gap[here] > 0)
                 if moved.any():
@@ -116,12 +121,15 @@ class Tally:
         edges = (np.stack([index, index + 1]).astype(np.uint32) + np.uint32(_LOWEST)) << np.uint32(_SHIFT)
         low, high = edges.view(np.float32).astype(np.float64)
         middle = np.where(index == 0, 0, np.minimum(np.sqrt(low * high), self.max_by_site))
-        return [None if math.isnan(top) else float(value) for value, top in zip(middle, self.max_by_site, strict=True)]
+        return [
+            None if math.isnan(top) else float(value)
+            for value, top in zip(middle, self.max_by_site, strict=True)
+        ]
 
     def _first_of_pair(
         self, state: PairState, position: int, logits: np.ndarray, sites: SiteRows, rows: slice
     ) -> None:
-        """Look for the first differing row of a pair in one of its runs, and count what is missing before it."""
+        """Look for a pair's first differing row in one of its runs, and count what is missing before it."""
         first_site = sites.first_site[rows] if len(self.plan.sites) else np.full(len(logits), -1, np.int16)
         moved = (first_site >= 0) | logits
         found = int(moved.argmax()) if moved.any() else None
@@ -145,8 +153,9 @@ class Tally:
                 state.holes += 1
                 state.first_hole = state.first_hole or (position + found, hole)
             if site >= 0:
-                drift = float(sites.rel_drift[int(np.searchsorted(sites.row, row))])
-                state.first_drift = drift if self.plan.sketches else None
+                at = int(np.searchsorted(sites.row, row))
+                state.first_norms = float(sites.l2_a[at]), float(sites.l2_b[at])
+                state.first_drift = float(sites.rel_drift[at]) if self.plan.sketches else None
 
     def _add_gaps(self, tokens: TokenRows) -> np.ndarray:
         """Logit differences of the rows of a batch, float32[N]; NaN where unknown."""
@@ -199,7 +208,10 @@ class Tally:
             first[site[::-1]] = np.arange(len(site))[::-1]
             new = np.flatnonzero(unseen & (first >= 0))
             place = np.flatnonzero(tokens.comparable)[sites.row[first[new]]]
-            self.first_by_site[new, 0], self.first_by_site[new, 1] = tokens.pair[place], tokens.position[place]
+            self.first_by_site[new, 0], self.first_by_site[new, 1] = (
+                tokens.pair[place],
+                tokens.position[place],
+            )
         counts = np.bincount(site, minlength=s)
         counts[self.plan.by_sketch] = 0
         self.differing_by_site += counts

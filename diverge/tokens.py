@@ -1,7 +1,7 @@
 """The rows of `tokens.parquet` for a batch of positions: tokens, predicted distributions, execution shapes.
 
-A row of a trace holds the distribution for the NEXT token, a row of the result the distribution that chose the
-token AT its position; this file makes that shift. N: rows of the batch.
+A row of a trace holds the distribution for the NEXT token, a row of the result the distribution that chose
+the token AT its position; this file makes that shift. N: rows of the batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def token_rows(runs: list[Run], reader_a: RowReader, reader_b: RowReader) -> Tok
     """Read and compare the small columns of a batch."""
     n = sum(run.count for run in runs)
     pair = np.repeat(np.array([run.pair.index for run in runs], np.int32), [run.count for run in runs])
-    position = np.concatenate([np.arange(run.position, run.position + run.count, dtype=np.int32) for run in runs])
+    position = np.concatenate(
+        [np.arange(run.position, run.position + run.count, dtype=np.int32) for run in runs]
+    )
     comparable = np.zeros(n, np.bool_)
     at = 0
     for run in runs:

@@ -7,9 +7,12 @@ that it is never mistaken for a missing one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NO_TOKEN = -1
 _SMALLEST = 1e-12  # a rest bucket below this is rounding in the recorded logprobs
@@ -76,10 +79,10 @@ def _padded(
     if width is None:
         width = int(lengths.max(initial=0))
     filled = lengths > 0
-    matrix = np.full((len(lengths), width), fill, dtype)
+    matrix: np.ndarray = np.full((len(lengths), width), fill, dtype)
     if filled.all() and len(flat) == matrix.size:
         matrix = flat.reshape(matrix.shape)
-    elif np.all(lengths[filled] == width):
+    elif width and np.all(lengths[filled] == width):
         matrix[filled] = flat.reshape(-1, width)
     else:
         matrix[np.arange(width) < lengths[:, None]] = flat[: int(np.minimum(lengths, width).sum())]
@@ -129,7 +132,8 @@ def differences(a: Candidates, b: Candidates) -> Differences:
 
 def _unlike(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Differing bits: NaN equals the same NaN."""
-    return x.view(np.uint32) != y.view(np.uint32)
+    unlike: np.ndarray = x.view(np.uint32) != y.view(np.uint32)
+    return unlike
 
 
 def _places(ids_a: np.ndarray, ids_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,5 @@
 """The request contract: which sampling values apply and where each came from, and whether the model,
-tokenizer and template at hand are the ones the envelope names.
+tokenizer, template and environment at hand are the ones the envelope names.
 """
 
 from __future__ import annotations
@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..schemas.envelope import Envelope, is_placeholder
+from pydantic import ValidationError
+
+from ..schemas.base import describe_validation_error
+from ..schemas.envelope import Envelope, Runtime, Sampling, is_placeholder
 from ..schemas.errors import BadInput, ContractBroken
 from ..schemas.fingerprint import Fact, Fingerprint
 from ..schemas.trace import Setting
@@ -34,17 +37,44 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 }
 """What applies where the envelope and the model are silent: the OpenAI and vLLM defaults, and seed 0."""
 
-INHERITED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that servers take from the model's generation_config.json (vLLM documents this)."""
+INHERITED = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_tokens": "max_new_tokens",
+}
+"""Fields that vLLM's server takes from the model's generation_config.json, and their names there."""
 
 UNSUPPORTED = ("structured_outputs", "logits_processors")
+
+IDENTITY = {
+    "model_artifact_sha256": ("model", "sha256", "model"),
+    "tokenizer_sha256": ("tokenizer", "sha256", "tokenizer"),
+    "chat_template_sha256": ("template", "sha256", "chat template"),
+}
+"""Identity hash of an envelope → section and field of the fingerprint, and what it is called."""
+
+RUNTIME = {
+    "engine_version": ("engine", "version"),
+    "torch_version": ("frameworks", "torch"),
+    "cuda_version": ("libraries", "cuda"),
+    "gpu_model": ("gpus", "name_and_compute_capability"),
+    "tensor_parallel_size": ("parallelism", "tensor_parallel_size"),
+    "attention_backend": ("engine", "attention_backend"),
+    "quantization": ("model", "quantization_method"),
+    "dtype": ("engine", "dtype"),
+}
+"""Runtime field of an envelope → section and field of the fingerprint."""
 
 
 def resolve_sampling(envelope: Envelope, generation_config: Mapping[str, Any]) -> dict[str, Setting]:
     """Every sampling field with its value and source: envelope, generation_config or engine default.
 
     Raises:
-        BadInput: The envelope asks for something that this engine cannot do; silence would change the answer.
+        BadInput: The envelope asks for something that this engine cannot do, where silence would change the
+            answer; or the model's generation_config holds a value that cannot apply.
     """
     asked = envelope.sampling
     for name in UNSUPPORTED:
@@ -53,56 +83,83 @@ def resolve_sampling(envelope: Envelope, generation_config: Mapping[str, Any]) -
                 f"{envelope.request_id}: sampling.{name} cannot be replayed in-process",
                 "replay on the engine that recorded it, or remove the field to replay without it",
             )
+    for name in ("stop", "bad_words"):
+        if "" in _stated_value(asked, name, []):
+            raise BadInput(
+                f"{envelope.request_id}: sampling.{name} holds an empty string, which every text contains",
+                "remove the empty string",
+            )
     resolved: dict[str, Setting] = {}
     for name, default in ENGINE_DEFAULTS.items():
-        value = asked.stop_strings() or None if name == "stop" else getattr(asked, name)
+        value = _stated_value(asked, name, None)
+        inherited = generation_config.get(INHERITED[name]) if name in INHERITED else None
         if value is not None:
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
-        elif name in INHERITED and generation_config.get(name) is not None:
-            resolved[name] = Setting(resolved=generation_config[name], source="generation_config")
+        elif inherited is not None:
+            _check_inherited(name, inherited)
+            resolved[name] = Setting(resolved=inherited, source="generation_config")
         else:
             resolved[name] = Setting(resolved=default, source="engine default")
     return resolved
 
 
-def silent_defaults(request_id: str, sampling: Mapping[str, Setting]) -> list[str]:
-    """Findings about fields the envelope left silent and that change which tokens come out."""
-    greedy = sampling["temperature"].resolved == 0
-    telling = ("temperature", "max_tokens") if greedy else ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
-    silent = [
-        f"{name}={sampling[name].resolved} ({sampling[name].source})"
-        for name in telling
-        if sampling[name].source != "envelope"
-    ]
-    return [f"{request_id}: the envelope is silent on {', '.join(silent)}"] if silent else []
+def silent_defaults(sampling: Mapping[str, Setting]) -> str | None:
+    """Which fields that decide the tokens were silent in the envelope, and what applied; None: none."""
+    telling = ["temperature", "max_tokens"]
+    if sampling["temperature"].resolved != 0:
+        telling[1:1] = ["top_p", "top_k", "min_p", "seed"]
+    applied: dict[str, list[str]] = {}
+    for name in telling:
+        if sampling[name].source != "envelope":
+            applied.setdefault(sampling[name].source, []).append(f"{name}={sampling[name].resolved}")
+    if not applied:
+        return None
+    said = (f"{', '.join(values)} ({source})" for source, values in applied.items())
+    return f"the envelope is silent, so these applied: {'; '.join(said)}"
 
 
-def check_prompt(request_id: str, prompt: Sequence[int], wanted: int, vocab_size: int, context_length: int) -> None:
+def redacted_sampling(envelope: Envelope) -> list[str]:
+    """Sampling fields whose values were removed by redaction, so that nobody can apply them."""
+    names = (name.partition(".") for name in envelope.redactions or {})
+    return [field for part, _, field in names if part == "sampling"]
+
+
+def check_prompt(
+    request_id: str, prompt: Sequence[int], wanted: int, vocab_size: int, context_length: int
+) -> None:
     """Refuse what the model cannot run.
 
     Raises:
         BadInput: Empty prompt, a token id outside the vocabulary, or more tokens than the context holds.
     """
     if not prompt:
-        raise BadInput(f"{request_id}: the prompt has no tokens", "give prompt_token_ids, prompt_text or messages")
-    worst = max(prompt)
-    if worst >= vocab_size:
         raise BadInput(
-            f"{request_id}: token id {worst} is outside the vocabulary of {vocab_size}",
-            "this prompt was made with another tokenizer: give the model it was recorded with (--model)",
+            f"{request_id}: the prompt has no tokens", "give prompt_token_ids, prompt_text or messages"
         )
+    check_vocabulary(request_id, "the prompt", prompt, vocab_size)
     if len(prompt) + wanted > context_length:
         raise BadInput(
-            f"{request_id}: {len(prompt)} prompt tokens and {wanted} to generate exceed the context of {context_length}",
+            f"{request_id}: {len(prompt)} prompt tokens and {wanted} to generate exceed "
+            f"the context of {context_length}",
             "shorten the prompt or lower sampling.max_tokens",
         )
 
 
-IDENTITY = {
-    "model_artifact_sha256": ("model", "sha256", "model"),
-    "tokenizer_sha256": ("tokenizer", "sha256", "tokenizer"),
-    "chat_template_sha256": ("template", "sha256", "chat template"),
-}
+def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_size: int) -> None:
+    """Refuse token ids that the model does not have.
+
+    Args:
+        holder: Where the ids stand, for the message.
+
+    Raises:
+        BadInput: One of them is outside the vocabulary.
+    """
+    worst = max(tokens, default=0)
+    if worst >= vocab_size:
+        raise BadInput(
+            f"{request_id}: token id {worst} in {holder} is outside the vocabulary of {vocab_size}",
+            "it was made with another tokenizer: give the model it was recorded with (--model)",
+        )
 
 
 def check_identity(envelope: Envelope, fingerprint: Fingerprint, allow_drift: bool) -> list[str]:
@@ -114,28 +171,46 @@ def check_identity(envelope: Envelope, fingerprint: Fingerprint, allow_drift: bo
     Raises:
         ContractBroken: A hash differs and `allow_drift` is off.
     """
-    findings = []
-    for field, noun, wanted, fact in _stated(envelope, fingerprint):
-        if fact is None or fact.unavailable is not None:
-            reason = fact.unavailable if fact else "not probed"
-            findings.append(f"{envelope.request_id}: {field} could not be checked: {reason}")
-        elif fact.value != wanted:
-            message = f"{envelope.request_id}: another {noun}: {field} is {wanted}, the one at hand is {fact.value}"
-            if not allow_drift:
-                raise ContractBroken(
-                    message, f"give the {noun} that was recorded (--model), or record the difference with --allow-drift"
-                )
-            findings.append(f"drift allowed: {message}")
-    return findings
+    unchecked = [
+        f"{field} could not be checked: {found.unavailable if found else 'not probed'}"
+        for field, _, _, found in _stated(envelope, fingerprint)
+        if found is None or found.unavailable is not None
+    ]
+    differing = [
+        f"{noun} ({_short(wanted)}, here {_short(found.value)})"
+        for _, noun, wanted, found in _stated(envelope, fingerprint)
+        if found is not None and found.unavailable is None and found.value != wanted
+    ]
+    if not differing:
+        return unchecked
+    said = f"recorded with another {', another '.join(differing)}"
+    if not allow_drift:
+        raise ContractBroken(
+            f"{envelope.request_id}: {said}",
+            "give the model that it was recorded with (--model), or keep the difference with --allow-drift",
+        )
+    return [*unchecked, f"drift allowed: {said}"]
 
 
 def identity_differences(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
     """The hashes an envelope states that are not those at hand, in words."""
     return [
-        f"another {noun}: {field} is {wanted}, the one at hand is {fact.text() if fact else 'not probed'}"
-        for field, noun, wanted, fact in _stated(envelope, fingerprint)
-        if fact is None or fact.value != wanted
+        f"another {noun}: {field} is {_short(wanted)}, here {_short(found.text()) if found else 'not probed'}"
+        for field, noun, wanted, found in _stated(envelope, fingerprint)
+        if found is None or found.value != wanted
     ]
+
+
+def unstated_identity(envelopes: Sequence[Envelope]) -> list[str]:
+    """One finding about the identity hashes that envelopes leave out or as placeholders."""
+    silent = {
+        field: sum(_is_silent(getattr(envelope, field)) for envelope in envelopes) for field in IDENTITY
+    }
+    every = len(envelopes)
+    said = [
+        field if count == every else f"{field} ({count} of {every})" for field, count in silent.items() if count
+    ]
+    return [f"not checked, because the envelope does not state it: {', '.join(said)}"] if said else []
 
 
 def completeness(envelope: Envelope) -> list[str]:
@@ -143,37 +218,90 @@ def completeness(envelope: Envelope) -> list[str]:
     missing = [field for field in IDENTITY if _is_silent(getattr(envelope, field))]
     findings = [f"{', '.join(missing)} not stated"] if missing else []
     if envelope.prompt_token_ids is None:
-        findings.append("no prompt_token_ids: a tokenizer or template change could not be told from a numeric one")
+        findings.append(
+            "no prompt_token_ids: a tokenizer or template change could not be told from a numeric one"
+        )
     telling = ["temperature", "max_tokens"]
     if envelope.sampling.temperature != 0:
         telling += ["top_p", "top_k", "seed"]
-    silent = [name for name in telling if getattr(envelope.sampling, name) is None]
+    redacted = redacted_sampling(envelope)
+    silent = [name for name in telling if getattr(envelope.sampling, name) is None and name not in redacted]
     if silent:
         findings.append(f"sampling is silent on {', '.join(silent)}: defaults of the engine will apply")
+    if redacted:
+        findings.append(f"sampling was redacted: {', '.join(redacted)}")
     unfilled = [name for name, value in envelope.runtime if isinstance(value, str) and is_placeholder(value)]
     if unfilled:
         findings.append(f"runtime placeholders not filled in: {', '.join(unfilled)}")
     return findings
 
 
+def runtime_settings(runtime: Runtime, engine: str, fingerprint: Fingerprint) -> dict[str, Setting]:
+    """The recorded runtime beside what is here. rip cannot choose these; it can say that they differ."""
+    settings = {"engine": Setting(requested=runtime.engine, resolved=engine, observed=engine, source="lane")}
+    for name, (section, field) in RUNTIME.items():
+        if name not in ("attention_backend", "dtype"):  # the engine's own settings tell these
+            found = fingerprint.get(section, field)
+            here = found.value if found is not None else None
+            settings[name] = Setting(
+                requested=getattr(runtime, name), resolved=here, observed=here, source="environment"
+            )
+    return settings
+
+
+def runtime_difference(runtime: Runtime, engine: str, fingerprint: Fingerprint) -> str | None:
+    """How the recorded runtime differs from the one here, in one sentence; None: not, as far as stated."""
+    recorded, here = [], []
+    for name in ("engine", *RUNTIME):
+        stated = getattr(runtime, name)
+        if stated is None or (isinstance(stated, str) and is_placeholder(stated)):
+            continue
+        found = None if name == "engine" else fingerprint.get(*RUNTIME[name])
+        value = engine if name == "engine" else None if found is None else found.value
+        if _plain(stated) != _plain(value):
+            recorded.append(f"{name}={stated}")
+            here.append("unknown" if value is None else str(value))
+    if not recorded:
+        return None
+    return f"recorded with {', '.join(recorded)}; here {', '.join(here)}"
+
+
+def _stated_value(asked: Sampling, name: str, silent: Any) -> Any:
+    value = getattr(asked, name)
+    if value is None:
+        return silent
+    return asked.stop_strings() if name == "stop" else value
+
+
+def _check_inherited(name: str, value: Any) -> None:
+    try:
+        Sampling.model_validate({name: value})
+    except ValidationError as error:
+        raise BadInput(
+            f"generation_config.json of the model: {INHERITED[name]} cannot apply: "
+            f"{describe_validation_error(error)}",
+            f"correct it there, or state sampling.{name} in the envelope",
+        ) from None
+
+
 def _stated(envelope: Envelope, fingerprint: Fingerprint) -> Iterator[tuple[str, str, str, Fact | None]]:
     """(field, noun, stated digest, fact at hand) of every identity hash that the envelope states."""
     for field, (section, name, noun) in IDENTITY.items():
         wanted: str | None = getattr(envelope, field)
-        if not _is_silent(wanted):
-            yield field, noun, str(wanted).lower().removeprefix("sha256:"), fingerprint.get(section, name)
+        if wanted is not None and not _is_silent(wanted):
+            yield field, noun, wanted.strip().lower().removeprefix("sha256:"), fingerprint.get(section, name)
 
 
 def _is_silent(value: str | None) -> bool:
     return value is None or is_placeholder(value)
 
 
-def unstated_identity(envelopes: Sequence[Envelope]) -> list[str]:
-    """One finding for each identity hash that some envelope leaves out or as a placeholder."""
-    findings = []
-    for field, (_, _, noun) in IDENTITY.items():
-        values = [getattr(envelope, field) for envelope in envelopes]
-        silent = sum(_is_silent(value) for value in values)
-        if silent:
-            findings.append(f"{silent} of {len(values)} envelopes do not state {field}: the {noun} was not checked")
-    return findings
+def _short(digest: object) -> str:
+    """Enough of a digest to tell two apart; the trace keeps them whole."""
+    text = str(digest)
+    return f"{text[:12]}…" if len(text) == 64 else text
+
+
+def _plain(value: object) -> str:
+    """A runtime value without differences of spelling: `torch.bfloat16` is `bfloat16`."""
+    return str(value).lower().removeprefix("torch.")

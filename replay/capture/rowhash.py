@@ -5,8 +5,9 @@ docs/row-summaries.md.
 
     h_k = c_k + Σ_{j=0..n} a_kj · (w_j + 1)  mod 2^64     k = 0, 1
 
-`w_0` is the row's length in bytes, `w_1 … w_n` its raw little-endian bytes as 32-bit words, the last one padded
-with zeros. Integer addition is associative, so every order of summation on every device gives the same value.
+`w_0` is the row's length in bytes, `w_1 … w_n` its raw little-endian bytes as 32-bit words, the last one
+filled up with zeros. Integer addition is associative: every order of summation on every device gives the same
+value.
 """
 
 from __future__ import annotations

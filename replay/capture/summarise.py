@@ -1,17 +1,18 @@
-"""Summarising tensors: the entry point of the taps. Row hash, L2, absmax and sketch of every row, without a copy.
+"""Summarising tensors, the entry point of the taps: row hash, L2, absmax and sketch of rows, without a copy.
 
-It knows torch tensors and where results go; the definitions live in `rowhash.py` and `sketch.py`, the fast kernel in
-`kernels.py`. Where numba is missing, or a dtype is rare, the numpy reference computes the same values.
+It knows torch tensors and where results go; the definitions live in `rowhash.py` and `sketch.py`, the fast
+kernel in `kernels.py`. Where numba is missing, or a dtype is rare, the numpy reference gives the same values.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     import torch
 
 TICKET_BYTES = 32 * 1024
-"""What a thread takes at a time: small enough to share a prefill evenly, large enough to make a ticket cheap."""
+"""What a thread takes at a time: small enough to share a prefill evenly, large enough to be worth it."""
 
-SHARED_BYTES = 512 * 1024
-"""Below this (20 µs on one core) sharing saves little, and waiting for the others may cost much on a busy machine."""
+SHARED_BYTES = 1024 * 1024
+"""Below this (some 50 µs of one core: a decode step, for example) rows are not shared among threads. Little would
+be saved, and on a busy machine a thread that has to be waited for may come milliseconds late."""
 
 BLOCK_PADDING = 32
 """Table entries beyond the widest row, so that its last block can be read whole."""
@@ -45,12 +47,18 @@ class RowSummaries:
     """float32[positions, sites]."""
     sketch: F32
     """float32[positions, sites, 16]."""
-    addresses: tuple[int, ...] = field(init=False, repr=False)
-    """Where the four arrays start in memory."""
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the four arrays start in memory.
+
+        Raises:
+            ValueError: They are views with gaps, which can be read but not written to by the kernel.
+        """
         arrays = (self.row_hash, self.l2, self.absmax, self.sketch)
-        object.__setattr__(self, "addresses", tuple(array.ctypes.data for array in arrays))
+        if not all(array.flags.c_contiguous for array in arrays):
+            raise ValueError("summaries can only be written into contiguous arrays")
+        return tuple(array.ctypes.data for array in arrays)
 
     @classmethod
     def empty(cls, positions: int, sites: int) -> RowSummaries:
@@ -100,7 +108,9 @@ class RowQueue:
         """
         tensor, rows, row_stride = _as_rows(tensor)
         if not (0 <= site < self._sites and 0 <= first_position <= self._positions - rows):
-            raise IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {self._out.l2.shape}")
+            raise IndexError(
+                f"{rows} rows at ({first_position}, {site}) do not fit into {self._out.l2.shape}"
+            )
         fast = self._dtypes.get(tensor.dtype)
         if fast is None:
             _summarise_by_reference(tensor, self._out, first_position, site)
@@ -112,9 +122,13 @@ class RowQueue:
         self._jobs.extend((tensor.data_ptr(), row_stride * size, rows, width, code, slot))
         self._kept.append(tensor)
         self._total_bytes += rows * row_bytes
-        self._most_rows = max(self._most_rows, rows)
-        self._most_elements = max(self._most_elements, width)
-        self._most_bytes = max(self._most_bytes, row_bytes)
+        # Comparisons, not max(): this runs hundreds of times in a decode step.
+        if rows > self._most_rows:
+            self._most_rows = rows
+        if width > self._most_elements:
+            self._most_elements = width
+        if row_bytes > self._most_bytes:
+            self._most_bytes = row_bytes
 
     def summarise(self) -> None:
         """Summarise everything queued, and empty the queue."""
@@ -210,7 +224,9 @@ def _tables_for(row_bytes: int, elements: int) -> _Tables:
         keys = [hash_keys(k, words + BLOCK_PADDING) for k in range(2)]
         bias = [np.uint64(hash_offset(k)) + np.cumsum(keys[k], dtype=np.uint64) for k in range(2)]
         negative = is_negative(elements + BLOCK_PADDING)
-        signs = [negative.astype(kind) << kind(8 * kind().itemsize - 1) for kind in (np.uint16, np.uint32, np.uint64)]
+        signs = [
+            negative.astype(f"u{size}") << np.uint64(8 * size - 1).astype(f"u{size}") for size in (2, 4, 8)
+        ]
         arrays = (*keys, *bias, *signs)
         _tables = _Tables(words, elements, arrays, tuple(table.ctypes.data for table in arrays))
     return _tables
@@ -220,9 +236,9 @@ def _tables_for(row_bytes: int, elements: int) -> _Tables:
 class _Kernel:
     address: int
     call: Callable[[int], None]
-    in_team: Callable[[int, int, int, int], None] | None
-    """`GOMP_parallel(function, data, threads, flags)` of the OpenMP runtime that torch itself uses. Its threads
-    wait actively between torch's operations; a second pool would have to fight them for the cores."""
+    in_team: Any
+    """`GOMP_parallel(function, data, threads, flags)` of the OpenMP runtime that torch itself uses, or None.
+    Its threads wait actively between torch's operations; a second pool would fight them for the cores."""
 
 
 @functools.cache
@@ -232,11 +248,10 @@ def _kernel() -> _Kernel | None:
     except ImportError:
         return None
     task = compiled_task()
-    try:
+    in_team: Any = None
+    # The same look-up as torch's own libraries: the process's global symbols. Absent on macOS and Windows.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         in_team = ctypes.CDLL(None).GOMP_parallel
-    except (AttributeError, OSError, TypeError):  # another OpenMP runtime, or none
-        in_team = None
-    else:
         in_team.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         in_team.restype = None
     return _Kernel(task.address, task.ctypes, in_team)

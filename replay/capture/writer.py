@@ -8,6 +8,7 @@ end of the run puts the parts in order under the final name. A run that dies lea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -22,13 +23,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.errors import OutputFailed
-from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, TraceHeader, arrow_schema, parquet_options
+from ...schemas.trace import (
+    HEADER_KEY,
+    PARTS_SUFFIX,
+    TraceHeader,
+    arrow_schema,
+    parquet_options,
+)
 from ..engines.base import Rows
 
 FLUSH_BYTES = 64 << 20
 """Buffered site summaries at which a part is written."""
 FLUSH_SECONDS = 10.0
-"""Longest time that a row waits in memory; what a killed run can lose."""
+"""Longest time that a row waits here before the next one that arrives takes it to disk."""
 ROW_GROUP_BYTES = 64 << 20
 
 
@@ -43,7 +50,7 @@ class SequenceInfo:
 
 
 class TraceWriter:
-    """Writes one trace.
+    """Writes one trace. Parts that an earlier run left under the same name are removed at once.
 
     Args:
         path: Final name. It appears only when the trace is whole.
@@ -61,17 +68,26 @@ class TraceWriter:
         self._schema = arrow_schema(len(header.sites), keeps_tensors)
         self._options = parquet_options(self._schema)
         self._buffered: dict[int, list[pa.Table]] = defaultdict(list)
+        self._buffered_rows = 0
         self._bytes = 0
         self._part_count = 0
+        self._places: list[tuple[int, int, int, int]] = []
+        """(sequence, first position, part, row group) of everything flushed."""
         self._flushed_at = time.monotonic()
         self.rows_written = 0
+        """Rows that are in a file by now."""
+        try:
+            if self.parts.exists():
+                shutil.rmtree(self.parts)
+        except OSError as error:
+            raise self._write_failed(error) from None
 
     def append(self, info: SequenceInfo, rows: Rows) -> None:
         """Take over consecutive rows of one sequence."""
         table = table_of(self._schema, info, rows)
         self._buffered[rows.sequence].append(table)
+        self._buffered_rows += table.num_rows
         self._bytes += table.nbytes
-        self.rows_written += table.num_rows
         if self._bytes > FLUSH_BYTES or time.monotonic() - self._flushed_at > FLUSH_SECONDS:
             self.flush()
 
@@ -80,45 +96,63 @@ class TraceWriter:
         self._flushed_at = time.monotonic()
         if not self._buffered:
             return
+        part = self._part(self._part_count)
+        unfinished = self.parts / f".{part.name}.unfinished"
         try:
             if not self._part_count:
-                shutil.rmtree(self.parts, ignore_errors=True)
-                self.parts.mkdir(mode=0o700)
+                self.parts.mkdir(mode=0o700, exist_ok=True)
                 (self.parts / "header.json").write_text(self._header.to_json(), encoding="utf-8")
-            part = self.parts / f"part-{self._part_count:05d}.parquet"
-            with _parquet_writer(part, self._schema, self._options) as writer:
+            with _parquet_writer(unfinished, self._schema, self._options, self._header) as writer:
+                places: list[tuple[int, int, int, int]] = []
                 for sequence in sorted(self._buffered):
-                    writer.write_table(pa.concat_tables(self._buffered[sequence]))
-                writer.add_key_value_metadata({HEADER_KEY: self._header.to_json().encode()})
+                    for group in _row_groups(iter(self._buffered[sequence])):
+                        places.append((sequence, group["position"][0].as_py(), self._part_count, len(places)))
+                        writer.write_table(group, row_group_size=group.num_rows)
+            unfinished.rename(part)
         except OSError as error:
             raise self._write_failed(error) from None
+        finally:
+            _discard(unfinished)  # there only if this was interrupted or failed
+        self._places += places
         self._part_count += 1
-        self._buffered.clear()
-        self._bytes = 0
+        self._settle()
 
     def finish(self, header: TraceHeader) -> Path:
         """Write the whole trace under its final name and remove the parts."""
         unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+        if self._part_count:
+            self.flush()
         try:
-            if self._part_count:
-                self.flush()
-            with _parquet_writer(unfinished, self._schema, self._options) as writer:
+            with _parquet_writer(unfinished, self._schema, self._options, header) as writer:
                 for group in _row_groups(self._pieces()):
-                    writer.write_table(group.combine_chunks(), row_group_size=group.num_rows)
-                writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
-            unfinished.chmod(0o600)  # a trace holds the prompts
+                    writer.write_table(group, row_group_size=group.num_rows)
             unfinished.replace(self.path)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
             raise self._write_failed(error) from None
+        finally:
+            _discard(unfinished)  # there only if this was interrupted or failed
+        self._settle()
         if self._part_count:
             shutil.rmtree(self.parts, ignore_errors=True)
         return self.path
 
     def abandon(self) -> Path | None:
-        """Keep what there is after an interruption: the parts folder, or None where no row was made."""
-        self.flush()
+        """Keep what there is after an interruption: the parts folder, or None where no row was made.
+
+        Where even that cannot be written, the parts written before stay.
+        """
+        with contextlib.suppress(OutputFailed):
+            self.flush()
         return self.parts if self._part_count else None
+
+    def _settle(self) -> None:
+        """What was buffered is in a file."""
+        self.rows_written += self._buffered_rows
+        self._buffered.clear()
+        self._buffered_rows = self._bytes = 0
+
+    def _part(self, index: int) -> Path:
+        return self.parts / f"part-{index:05d}.parquet"
 
     def _pieces(self) -> Iterator[pa.Table]:
         """All rows in the order of the trace: by sequence, then position."""
@@ -126,14 +160,10 @@ class TraceWriter:
             for sequence in sorted(self._buffered):
                 yield from self._buffered[sequence]
             return
-        files = [pq.ParquetFile(self.parts / f"part-{index:05d}.parquet") for index in range(self._part_count)]
-        places: list[tuple[int, int, int, int]] = []
-        for index, file in enumerate(files):
-            for group in range(file.num_row_groups):
-                keys = file.read_row_group(group, columns=["sequence", "position"])
-                places.append((keys["sequence"][0].as_py(), keys["position"][0].as_py(), index, group))
-        for _, _, index, group in sorted(places):
-            yield files[index].read_row_group(group).cast(self._schema)
+        for _, _, index, group in sorted(self._places):
+            # Opened one at a time: a run of some hours leaves more parts than a process may have open.
+            with pq.ParquetFile(self._part(index)) as file:
+                yield file.read_row_group(group).cast(self._schema)
 
     def _write_failed(self, error: OSError) -> OutputFailed:
         kept = f"; {self._part_count} whole parts are kept in {self.parts}" if self._part_count else ""
@@ -165,7 +195,10 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
         "forced": pa.array(~in_prompt if rows.forced else np.zeros(count, dtype=bool)),
         "topk_ids": _lists([None if item is None else item.ids for item in topk], pa.int32()),
         "topk_logits": _lists(
-            [item.logits if item is not None and ok else None for item, ok in zip(topk, has_logits, strict=True)],
+            [
+                item.logits if item is not None and ok else None
+                for item, ok in zip(topk, has_logits, strict=True)
+            ],
             pa.float32(),
         ),
         "topk_logprobs": _lists([None if item is None else item.logprobs for item in topk], pa.float32()),
@@ -187,15 +220,20 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
         ),
     }
     for name in ("batch_size", "batch_row", "num_tokens", "padded_tokens", "cached_tokens"):
-        columns[name] = pa.array([None if shape is None else getattr(shape, name) for shape in rows.shapes], pa.int32())
+        columns[name] = pa.array(
+            [None if shape is None else getattr(shape, name) for shape in rows.shapes], pa.int32()
+        )
     if "site_hash" in schema.names:
         columns |= _site_columns(schema, rows, count)
     if "tensors" in schema.names:
         kept = rows.tensors or [[] for _ in range(count)]
         columns["tensors"] = pa.array(
-            [[{"site": site, "row": raw} for site, raw in row] or None for row in kept], schema.field("tensors").type
+            [[{"site": site, "row": raw} for site, raw in row] or None for row in kept],
+            schema.field("tensors").type,
         )
-    return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+    return pa.Table.from_arrays(
+        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
+    )
 
 
 def _site_columns(schema: pa.Schema, rows: Rows, count: int) -> dict[str, pa.Array]:
@@ -247,23 +285,41 @@ def _lists(rows: Sequence[np.ndarray[Any, Any] | None], kind: pa.DataType) -> pa
 
 
 def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Gather pieces into tables of about ROW_GROUP_BYTES."""
+    """Gather pieces, or cut them, into tables of about ROW_GROUP_BYTES, each in one chunk of memory."""
     gathered: list[pa.Table] = []
     size = 0
-    for piece in pieces:
-        gathered.append(piece)
-        size += piece.nbytes
-        if size >= ROW_GROUP_BYTES:
-            yield pa.concat_tables(gathered).unify_dictionaries()
-            gathered, size = [], 0
+    for whole in pieces:
+        most = max(1, ROW_GROUP_BYTES * whole.num_rows // max(whole.nbytes, 1))
+        for start in range(0, whole.num_rows, most):
+            piece = whole.slice(start, most)
+            gathered.append(piece)
+            size += piece.nbytes
+            if size >= ROW_GROUP_BYTES:
+                yield _in_one_chunk(gathered)
+                gathered, size = [], 0
     if gathered:
-        yield pa.concat_tables(gathered).unify_dictionaries()
+        yield _in_one_chunk(gathered)
 
 
-def _parquet_writer(path: Path, schema: pa.Schema, options: dict[str, Any]) -> pq.ParquetWriter:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.close(descriptor)  # created with its permissions before anything private is in it
-    return pq.ParquetWriter(path, schema, **options)
+def _in_one_chunk(tables: list[pa.Table]) -> pa.Table:
+    """One chunk becomes one page a column, as `parquet_options` promises."""
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
-__all__ = ["SITE_COLUMNS", "SequenceInfo", "TraceWriter", "table_of"]
+@contextlib.contextmanager
+def _parquet_writer(
+    path: Path, schema: pa.Schema, options: dict[str, Any], header: TraceHeader
+) -> Iterator[pq.ParquetWriter]:
+    """A writer whose file is whole, header included, when the context ends without an error."""
+    _discard(path)
+    # Created with its permissions before anything private is in it: a trace holds the prompts.
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    with pq.ParquetWriter(path, schema, **options) as writer:
+        yield writer
+        writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
+
+
+def _discard(path: Path) -> None:
+    """Remove what is left of a file that will not become whole."""
+    with contextlib.suppress(OSError):  # it may not even exist; the error that led here is the one to report
+        path.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class Capabilities:
     seed: bool
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Consecutive rows of one sequence, as an engine hands them over.
 
@@ -130,14 +130,18 @@ class Engine(Protocol):
     def reset(self) -> None:
         """As after opening: a seed whose scope is the worker starts again."""
 
-    def tokenize(self, text: str | None, messages: list[dict[str, Any]] | None) -> list[int]:
-        """Token ids of a prompt text, or of chat messages through the model's template."""
+    def tokenize(
+        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
+    ) -> list[int]:
+        """Token ids of a prompt text, or of chat messages and tools through the model's template."""
 
     def text_of(self, token_id: int) -> str | None:
         """The text of one token, for display; None without a tokenizer."""
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch and hand over rows as they are computed.
+
+        Run again, the same batch hands over the same rows in the same order: the observer check relies on it.
 
         Args:
             batch: What to run.

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from ...schemas.envelope import Runtime
-from ...schemas.errors import BadInput, EngineFailed
-from ...schemas.trace import Mode, Setting, Site
+from ...schemas.errors import BadInput
+from ...schemas.trace import Mode, Site
 from ..capture.rowhash import ROW_HASH_NAME
 from ..capture.sketch import SKETCH_NAME
 from ..capture.taps import Taps
 from ..plan import Batch, PlannedSequence
 from .base import Capabilities, Finished, Rows
+from .hf_forward import model_errors
 from .hf_load import folder_of, load_model, load_tokenizer
 from .hf_loop import BatchRun
 from .hf_sampling import Sampler, StopRule, UniformDraws
@@ -60,7 +61,15 @@ class HfEngine:
         self.topk = topk
         self.keep_positions = keep_positions
         self.settings = resolve_settings(given, runtime, _config_dtype(folder))
-        self._previous_threads = torch.get_num_threads()
+        self._before = _ProcessState()
+        try:
+            self._open(folder, sites)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
+        """Load the model under the resolved settings and find its sites."""
         self._apply_process_settings()
         self.tokenizer = load_tokenizer(folder)
         dtype = getattr(torch, str(self.settings["dtype"].resolved))
@@ -70,11 +79,14 @@ class HfEngine:
         config = self.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
         self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31 - 1)
-        self._generation = self.model.generation_config
-        self.sampling_defaults: dict[str, Any] = self._generation.to_diff_dict() if self._generation else {}
-        self._eos = _as_list(getattr(self._generation, "eos_token_id", None) or getattr(config, "eos_token_id", None))
-        pad = _as_list(getattr(config, "pad_token_id", None))
-        self.pad = pad[0] if pad else 0
+        generation = self.model.generation_config
+        self.sampling_defaults: dict[str, Any] = generation.to_diff_dict() if generation else {}
+        self._eos = _as_list(
+            getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
+        )
+        # Any id serves: padding is masked, and some configs name one outside the vocabulary.
+        named = _as_list(getattr(config, "pad_token_id", None))
+        self.pad = named[0] if named and 0 <= named[0] < self.vocab_size else 0
         self._worker_draws: UniformDraws | None = None
         self._observe_settings()
         self._taps: Taps | None = None
@@ -83,16 +95,25 @@ class HfEngine:
         self.not_seen: list[str] = []
         if sites is not None:
             self._taps = Taps(self.model, sites)
-            self._taps.discover(lambda ids: self.model(input_ids=ids, use_cache=False), self.pad, self.device)
+            with model_errors():
+                self._taps.discover(self._trial_pass, self.vocab_size, self.device)
             self.sites, self.not_seen = self._taps.sites, self._taps.not_seen
             if not self.sites:
-                raise BadInput(f"--sites {sites.pattern!r} matches no site", "see the labels with --sites '.' and rip query")
+                raise BadInput(
+                    f"--sites {sites.pattern!r} matches no site",
+                    "see the labels with --sites '.' and rip query",
+                )
+
+    def _trial_pass(self, ids: torch.Tensor) -> object:
+        return self.model(input_ids=ids, use_cache=False)
 
     def _apply_process_settings(self) -> None:
         torch.set_num_threads(int(self.settings["threads"].resolved))
         torch.set_float32_matmul_precision(str(self.settings["matmul_precision"].resolved))
         wanted = self.settings["deterministic"].resolved == "true"
-        if wanted != torch.are_deterministic_algorithms_enabled():  # setting it loads the compiler: over a second
+        if (
+            wanted != torch.are_deterministic_algorithms_enabled()
+        ):  # setting it loads the compiler: over a second
             torch.use_deterministic_algorithms(wanted)
 
     def _observe_settings(self) -> None:
@@ -110,15 +131,17 @@ class HfEngine:
             resolved = value if name == "attention" and known.resolved is None else known.resolved
             self.settings[name] = known.model_copy(update={"resolved": resolved, "observed": value})
 
-    def tokenize(self, text: str | None, messages: list[dict[str, Any]] | None) -> list[int]:
-        """Token ids of a prompt text, or of chat messages through the model's template.
+    def tokenize(
+        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
+    ) -> list[int]:
+        """Token ids of a prompt text, or of chat messages and tools through the model's template.
 
         Raises:
             BadInput: The model folder holds no tokenizer or no template.
         """
         from ..prompt import tokenize
 
-        return tokenize(self.tokenizer, text, messages, None)
+        return tokenize(self.tokenizer, text, messages, tools)
 
     def text_of(self, token_id: int) -> str | None:
         """The text of one token, for display."""
@@ -131,24 +154,22 @@ class HfEngine:
         self._worker_draws = None
 
     def close(self) -> None:
-        """Free the model and give the process its threads back."""
-        torch.set_num_threads(self._previous_threads)
-        del self.model
+        """Free the model and give the process back its threads and modes. May be called twice."""
+        self._before.restore()
+        self.model = None
+        self._taps = None
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
-        """Execute one batch (see `base.Engine.run`)."""
+        """Execute one batch (see `base.Engine.run`).
+
+        Raises:
+            BadInput: A request that this engine cannot run.
+            EngineFailed: The model fails, or overwrites what is observed.
+        """
         taps = self._taps if observe else None
-        attached = taps.attached() if taps else nullcontext()
-        with torch.no_grad(), attached:
+        with taps.attached() if taps else nullcontext():
             run = BatchRun(self, batch, mode, taps)
-            try:
-                yield from run.score() if mode == "golden-prefill" else run.generate()
-            except (RuntimeError, torch.OutOfMemoryError) as error:
-                if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error).lower():
-                    raise EngineFailed(
-                        "the model ran out of memory", "lower batch_size, the prompt length or the dtype (--set)"
-                    ) from None
-                raise EngineFailed(f"the model failed: {str(error).splitlines()[0]}", "see --debug") from error
+            yield from run.score() if mode == "golden-prefill" else run.generate()
 
     def sampler_for(self, sequence: PlannedSequence) -> Sampler:
         """A sampler with the sequence's own stream of draws, or the worker's shared one."""
@@ -172,6 +193,21 @@ class HfEngine:
         """Text of generated tokens."""
         return str(self.tokenizer.decode(tokens)) if self.tokenizer is not None else ""
 
+
+class _ProcessState:
+    """What an engine changes in the whole process, as it was before."""
+
+    def __init__(self) -> None:
+        self._threads = torch.get_num_threads()
+        self._matmul_precision = torch.get_float32_matmul_precision()
+        self._deterministic = torch.are_deterministic_algorithms_enabled()
+
+    def restore(self) -> None:
+        """Set everything back."""
+        torch.set_num_threads(self._threads)
+        torch.set_float32_matmul_precision(self._matmul_precision)
+        if self._deterministic != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(self._deterministic)
 
 
 def _config_dtype(folder: Path) -> str | None:

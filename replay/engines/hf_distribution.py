@@ -1,9 +1,12 @@
 """The raw next-token distribution at a position: exact top-K, log-sum-exp and logits hash.
 
-Axes: R rows, V vocabulary, K kept.
+Axes: R rows, V vocabulary, K kept. Every value of a row follows from that row's logits alone: not from
+the batch it came in, nor from the number of threads.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,31 +23,44 @@ def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
         k: K, at least 1; cut to V.
 
     Returns:
-        One `TopK` a row. Equal logits are ordered by ascending token id, on every device.
+        One `TopK` a row, ordered by logit descending; NaN ranks first, as it does for torch.argmax, so
+        that a greedy choice is the first id. Equal logits are ordered by ascending token id. Where the
+        log-sum-exp is not finite, log-probabilities are not either.
     """
+    logits_RV = logits_RV.detach()
     summaries = RowSummaries.empty(logits_RV.shape[0], 1)
     summarise_tensor(logits_RV, summaries, 0, 0)
-    values_RV = logits_RV.detach().float()
-    logsumexp_R = torch.logsumexp(values_RV.double(), dim=-1).cpu().numpy()
+    hashes = summaries.digests()
+    values_RV = logits_RV.float()
     k = min(k, values_RV.shape[-1])
     # torch.topk breaks ties at will; the K-th value is well defined, so take all ids that reach it.
     threshold_R1 = torch.topk(values_RV, k, dim=-1).values[:, -1:]
-    # NaN compares false everywhere; a row of NaN keeps its first K ids.
-    reach_RV = ~(values_RV < threshold_R1)
+    reach_RV = ((values_RV >= threshold_R1) | values_RV.isnan()).cpu().numpy()
+    rows = values_RV.cpu().numpy()
     result = []
-    for row in range(values_RV.shape[0]):
-        ids = reach_RV[row].nonzero()[:, 0].cpu().numpy()
-        logits = values_RV[row].cpu().numpy()[ids]
-        order = np.lexsort((ids, -logits))[:k]
+    for row, values_V in enumerate(rows):
+        ids = np.flatnonzero(reach_RV[row])
+        logits = values_V[ids]
+        order = np.lexsort((ids, -logits, ~np.isnan(logits)))[:k]
         kept = logits[order]
-        lse = float(logsumexp_R[row])
+        logsumexp = _logsumexp(values_V)
+        with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, and that is the answer
+            logprobs = (kept.astype(np.float64) - logsumexp).astype(np.float32)
         result.append(
             TopK(
                 ids=ids[order].astype(np.int32),
                 logits=kept,
-                logprobs=(kept.astype(np.float64) - lse).astype(np.float32),
-                logsumexp=lse,
-                logits_hash=summaries.digests()[row, 0].tobytes(),
+                logprobs=logprobs,
+                logsumexp=logsumexp,
+                logits_hash=hashes[row, 0].tobytes(),
             )
         )
     return result
+
+
+def _logsumexp(values_V: np.ndarray[Any, Any]) -> float:
+    """log Σ exp in float64. numpy adds in one fixed order; torch's order depends on its threads."""
+    largest = float(values_V.max())
+    if not np.isfinite(largest):
+        return largest
+    return largest + float(np.log(np.exp(values_V.astype(np.float64) - largest).sum()))

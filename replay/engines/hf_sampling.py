@@ -7,13 +7,13 @@ processed logits and ONE uniform number, both of which a trace keeps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 from ...schemas.errors import BadInput
+from ..contract import check_vocabulary
 from ..plan import PlannedSequence
 from .base import SamplerRecord
 
@@ -62,7 +62,7 @@ class Sampler:
         encode: Text to token ids without special tokens; None without a tokenizer.
 
     Raises:
-        BadInput: Stop or bad words without a tokenizer, or a token id outside the vocabulary.
+        BadInput: Bad words without a tokenizer, or a token id outside the vocabulary.
     """
 
     def __init__(
@@ -73,9 +73,12 @@ class Sampler:
         vocab_size: int,
         encode: Callable[[str], list[int]] | None,
     ) -> None:
+        self._request_id = sequence.request_id
         self._draws = draws
-        self.temperature = float(str(sequence.value("temperature")))
-        self._before, self._after = _processors(sequence, self.temperature, list(eos), vocab_size, encode)
+        self.temperature = float(sequence.value("temperature"))
+        self._processors = _constraints(sequence, eos, vocab_size, encode)
+        if self.temperature != 0:
+            self._processors += _warpers(sequence, self.temperature)
 
     def choose(self, logits_V: torch.Tensor, tokens: Sequence[int]) -> tuple[int, SamplerRecord]:
         """Choose the next token.
@@ -86,13 +89,21 @@ class Sampler:
 
         Returns:
             The token id, and what chose it.
+
+        Raises:
+            BadInput: The constraints together forbid every token.
         """
         scores = logits_V
-        if self._before or self._after:
+        if self._processors:
             ids = torch.tensor([list(tokens)], dtype=torch.int64)
-            scores = self._after(ids, self._before(ids, logits_V[None].clone()))[0]
+            scores = self._processors(ids, logits_V[None].clone())[0]
         top1 = int(torch.argmax(scores))  # the lowest id among equals
         top1_logit = float(scores[top1])
+        if top1_logit == -torch.inf:
+            raise BadInput(
+                f"{self._request_id}: the sampling constraints together forbid every token",
+                "correct allowed_token_ids, bad_words, logit_bias or min_tokens of the envelope",
+            )
         if self.temperature == 0:
             return top1, SamplerRecord(top1, top1_logit, draw=None, rng_offset=None)
         offset = self._draws.drawn
@@ -100,73 +111,70 @@ class Sampler:
         # Probabilities relative to the largest; float64 so that the CDF of 10^5 ids keeps its order.
         mass = torch.exp(scores.double() - scores[top1].double())
         cumulative = torch.cumsum(torch.nan_to_num(mass, nan=0.0), dim=0)
-        target = draw * float(cumulative[-1])
-        token = int(torch.searchsorted(cumulative, target, right=True))
-        return min(token, scores.numel() - 1), SamplerRecord(top1, top1_logit, draw, offset)
+        token = int(torch.searchsorted(cumulative, draw * cumulative[-1], right=True))
+        # A draw next to 1 may round up to the whole mass: then the last id that has any.
+        last = int(torch.searchsorted(cumulative, cumulative[-1]))
+        return min(token, last), SamplerRecord(top1, top1_logit, draw, offset)
 
 
-def _processors(
+def _constraints(
     sequence: PlannedSequence,
-    temperature: float,
-    eos: list[int],
+    eos: Sequence[int],
     vocab_size: int,
     encode: Callable[[str], list[int]] | None,
-) -> tuple[LogitsProcessorList, LogitsProcessorList]:
-    """Processors that hold for greedy too, and those that only shape a random choice (HF's own order)."""
+) -> LogitsProcessorList:
+    """Processors that hold for greedy choices too, in transformers' own order; the foreign one comes last,
+    where transformers puts a caller's processors.
+    """
     value = sequence.value
     prompt_length = len(sequence.prompt)
-    before, after = LogitsProcessorList(), LogitsProcessorList()
+    processors = LogitsProcessorList()
 
-    def ids_inside(name: str, ids: Sequence[int]) -> list[int]:
-        if ids and max(ids) >= vocab_size:
-            raise BadInput(
-                f"{sequence.request_id}: sampling.{name} holds token id {max(ids)}, the vocabulary has {vocab_size}",
-                "remove it, or give the model it was recorded with",
-            )
-        return list(ids)
+    def in_vocabulary(name: str) -> list[int]:
+        ids = [int(token) for token in value(name)]
+        check_vocabulary(sequence.request_id, f"sampling.{name}", ids, vocab_size)
+        return ids
 
-    bias: dict[str, float] = value("logit_bias")  # type: ignore[assignment]
-    if bias:
-        biased = ids_inside("logit_bias", [int(token) for token in bias])
-        pairs = {(token,): float(amount) for token, amount in zip(biased, bias.values(), strict=True)}
-        before.append(hf.SequenceBiasLogitsProcessor(pairs))
-    words: list[str] = value("bad_words")  # type: ignore[assignment]
-    if words:
-        before.append(hf.NoBadWordsLogitsProcessor(_word_ids(sequence, words, encode), eos_token_id=eos or None))
-    allowed: list[int] = value("allowed_token_ids")  # type: ignore[assignment]
-    if allowed:
-        kept = ids_inside("allowed_token_ids", allowed)
-        before.append(hf.PrefixConstrainedLogitsProcessor(lambda _batch, _ids: kept, num_beams=1))
-    min_tokens = int(str(value("min_tokens")))
-    stop_ids: list[int] = value("stop_token_ids")  # type: ignore[assignment]
-    ends = [*eos, *ids_inside("stop_token_ids", stop_ids)]
-    if min_tokens and ends:
-        before.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, min_tokens, ends))
-    repetition = float(str(value("repetition_penalty")))
+    biased = in_vocabulary("logit_bias")
+    if biased:
+        amounts = value("logit_bias").values()
+        pairs = {(token,): float(amount) for token, amount in zip(biased, amounts, strict=True)}
+        processors.append(hf.SequenceBiasLogitsProcessor(pairs))
+    repetition = float(value("repetition_penalty"))
     if repetition != 1.0:
-        before.append(hf.RepetitionPenaltyLogitsProcessor(repetition))
-    presence, frequency = float(str(value("presence_penalty"))), float(str(value("frequency_penalty")))
+        processors.append(hf.RepetitionPenaltyLogitsProcessor(repetition))
+    if value("bad_words"):
+        # Without eos_token_id: given it, transformers would not ban a bad word that ends the sequence.
+        processors.append(hf.NoBadWordsLogitsProcessor(_word_ids(sequence, encode)))
+    ends = [*([] if value("ignore_eos") else eos), *in_vocabulary("stop_token_ids")]
+    min_tokens = int(value("min_tokens"))
+    if min_tokens and ends:
+        processors.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, min_tokens, ends))
+    allowed = in_vocabulary("allowed_token_ids")
+    if allowed:
+        processors.append(hf.PrefixConstrainedLogitsProcessor(lambda _batch, _ids: allowed, num_beams=1))
+    presence, frequency = float(value("presence_penalty")), float(value("frequency_penalty"))
     if presence or frequency:
-        before.append(OccurrencePenalties(presence, frequency, prompt_length))
-    if temperature == 0:
-        return before, after
+        processors.append(OccurrencePenalties(presence, frequency, prompt_length))
+    return processors
+
+
+def _warpers(sequence: PlannedSequence, temperature: float) -> LogitsProcessorList:
+    """Processors that only shape a random choice, in transformers' own order."""
+    value = sequence.value
+    warpers = LogitsProcessorList()
     if temperature != 1.0:
-        after.append(hf.TemperatureLogitsWarper(temperature))
-    top_k = int(str(value("top_k")))
-    if top_k > 0:
-        after.append(hf.TopKLogitsWarper(top_k))
-    top_p = float(str(value("top_p")))
-    if top_p < 1.0:
-        after.append(hf.TopPLogitsWarper(top_p))
-    min_p = float(str(value("min_p")))
-    if min_p > 0.0:
-        after.append(hf.MinPLogitsWarper(min_p))
-    return before, after
+        warpers.append(hf.TemperatureLogitsWarper(temperature))
+    if int(value("top_k")) > 0:
+        warpers.append(hf.TopKLogitsWarper(int(value("top_k"))))
+    if float(value("top_p")) < 1.0:
+        warpers.append(hf.TopPLogitsWarper(float(value("top_p"))))
+    if float(value("min_p")) > 0.0:
+        warpers.append(hf.MinPLogitsWarper(float(value("min_p"))))
+    return warpers
 
 
-def _word_ids(
-    sequence: PlannedSequence, words: list[str], encode: Callable[[str], list[int]] | None
-) -> list[list[int]]:
+def _word_ids(sequence: PlannedSequence, encode: Callable[[str], list[int]] | None) -> list[list[int]]:
     """Token ids of bad words, at the start of a text and after a space (as vLLM bans both)."""
     if encode is None:
         raise BadInput(
@@ -174,7 +182,7 @@ def _word_ids(
             "add tokenizer.json to the folder, or state logit_bias instead",
         )
     forms: list[list[int]] = []
-    for word in words:
+    for word in sequence.value("bad_words"):
         for text in (word, " " + word.lstrip()):
             ids = encode(text)
             if ids and ids not in forms:
@@ -183,33 +191,45 @@ def _word_ids(
 
 
 class StopRule:
-    """Decides after each token whether a sequence ends, and by which rule."""
+    """Decides after each token of one sequence whether it ends, and by which rule.
+
+    Args:
+        sequence: The sequence with its resolved sampling values.
+        eos: End-of-sequence ids of the model.
+        decode: Token ids to text; None without a tokenizer.
+
+    Raises:
+        BadInput: Stop strings without a tokenizer.
+    """
 
     def __init__(
         self, sequence: PlannedSequence, eos: Sequence[int], decode: Callable[[list[int]], str] | None
     ) -> None:
-        value: Callable[[str], Any] = sequence.value
-        self.max_tokens = len(sequence.golden) if sequence.golden is not None else int(value("max_tokens"))
+        value = sequence.value
+        self._most_tokens = sequence.most_tokens
         self._forced = sequence.golden is not None
         self._min_tokens = int(value("min_tokens"))
-        self._ends = set(value("stop_token_ids")) | (set() if value("ignore_eos") else set(eos))
-        self._strings = list(value("stop"))
+        self._ends = {*value("stop_token_ids"), *([] if value("ignore_eos") else eos)}
+        self._strings: list[str] = value("stop")
+        self._too_early = 0
+        """Characters that came within the minimum: a stop string among them ends nothing."""
         self._decode = decode
-        if self._strings and decode is None:
+        if self._strings and decode is None and not self._forced:
             raise BadInput(
                 f"{sequence.request_id}: sampling.stop needs a tokenizer, and the model folder has none",
                 "add tokenizer.json to the folder, or state stop_token_ids instead",
             )
 
     def reason(self, generated: Sequence[int]) -> str | None:
-        """`stop`, `length`, `golden`, or None while the sequence goes on."""
+        """`stop`, `length`, `golden`, or None while the sequence goes on. Called once after each token."""
         if self._forced:
-            return "golden" if len(generated) >= self.max_tokens else None
-        if len(generated) >= max(self._min_tokens, 1):
-            if generated[-1] in self._ends:
+            return "golden" if len(generated) >= self._most_tokens else None
+        if len(generated) > self._min_tokens and generated[-1] in self._ends:
+            return "stop"
+        if self._strings and self._decode is not None:
+            text = self._decode(list(generated))
+            if len(generated) <= self._min_tokens:
+                self._too_early = len(text)
+            elif any(text.find(stop, max(0, self._too_early + 1 - len(stop))) >= 0 for stop in self._strings):
                 return "stop"
-            if self._strings and self._decode is not None:
-                text = self._decode(list(generated))
-                if any(string in text for string in self._strings):
-                    return "stop"
-        return "length" if len(generated) >= self.max_tokens else None
+        return "length" if len(generated) >= self._most_tokens else None

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from rip.schemas.fingerprint import Fingerprint
 from rip.schemas.trace import (
     HEADER_KEY,
@@ -80,7 +79,13 @@ def llama_sites(layers: int, dtype: str = "bfloat16") -> list[Site]:
 
 
 def sequence(
-    seed: int, n_sites: int, prompt: int = 4, decode: int = 6, k: int = 5, request_id: str = "r0", sample: int = 0
+    seed: int,
+    n_sites: int,
+    prompt: int = 4,
+    decode: int = 6,
+    k: int = 5,
+    request_id: str = "r0",
+    sample: int = 0,
 ) -> Sequence:
     """A random sequence; equal arguments give equal sequences.
 
@@ -143,15 +148,20 @@ def disturb_logits(target: Sequence, position: int, size: float = 0.01) -> None:
     target.topk_logprobs[position, 0] += np.float32(size)
 
 
-def header(sites: list[Site], requests: Iterable[str] = ("r0",), **changes: Any) -> TraceHeader:
+def header(sites: list[Site], request_ids: Iterable[str] = ("r0",), **changes: Any) -> TraceHeader:
     """A header for `sites`; keyword arguments replace or add fields."""
     values: dict[str, Any] = {
         "tool_version": "0.1.0",
         "created": "2026-07-14T09:00:00Z",
-        "lane": Lane(name="main", engine="hf", model="SmolLM2", settings={"dtype": Setting(resolved="bfloat16", source="lane")}),
+        "lane": Lane(
+            name="main",
+            engine="hf",
+            model="SmolLM2",
+            settings={"dtype": Setting(resolved="bfloat16", source="lane")},
+        ),
         "mode": "free",
         "capture": "sites" if sites else "tokens",
-        "requests": [Request(request_id=name, envelope_sha256="0" * 64) for name in requests],
+        "requests": [Request(request_id=name, envelope_sha256="0" * 64) for name in request_ids],
         "fingerprint": Fingerprint.build("0.1.0", "2026-07-14T09:00:00Z", {}),
         "sites": sites,
         "row_hash": "fake-hash/1" if sites else "",
@@ -164,7 +174,9 @@ def header(sites: list[Site], requests: Iterable[str] = ("r0",), **changes: Any)
 class _Group:
     """Rows waiting to be written as one row group."""
 
-    pieces: list[tuple[int, int, Sequence]] = field(default_factory=list)  # (sequence index, first position, rows)
+    pieces: list[tuple[int, int, Sequence]] = field(
+        default_factory=list
+    )  # (sequence index, first position, rows)
     rows: int = 0
 
 
@@ -180,13 +192,15 @@ def write_trace(
 
 
 def write_parts(path: Path, parts: list[list[tuple[int, int, Sequence]]], about: TraceHeader) -> Path:
-    """Write `path.parts/` as a run that died leaves it: for each part its (sequence, first position, rows)."""
+    """Write `path.parts/` as a dead run leaves it: for each part its (sequence, first position, rows)."""
     folder = path.with_name(path.name + PARTS_SUFFIX)
     folder.mkdir()
     (folder / "header.json").write_text(about.to_json())
     schema = _schema(about)
     for number, pieces in enumerate(parts):
-        pq.write_table(_table(pieces, schema), folder / f"part-{number:05d}.parquet", **parquet_options(schema))
+        pq.write_table(
+            _table(pieces, schema), folder / f"part-{number:05d}.parquet", **parquet_options(schema)
+        )
     return folder
 
 
@@ -240,7 +254,9 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
             if rows.draws is None
             else [
                 {"top1_id": int(i), "top1_logit": float(x), "draw": float(d), "rng_offset": p}
-                for p, (i, x, d) in enumerate(zip(rows.topk_ids[:, 0], rows.topk_logits[:, 0], rows.draws, strict=True))
+                for p, (i, x, d) in enumerate(
+                    zip(rows.topk_ids[:, 0], rows.topk_logits[:, 0], rows.draws, strict=True)
+                )
             ],
             schema.field("sampler").type,
         ),
@@ -250,11 +266,20 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
     if "site_hash" in schema.names:
         width = rows.hashes.shape[1]
         columns["site_hash"] = pa.FixedSizeListArray.from_arrays(
-            _binaries(rows.hashes.reshape(-1, 2), rows.present.reshape(-1)), type=schema.field("site_hash").type
+            _binaries(rows.hashes.reshape(-1, 2), rows.present.reshape(-1)),
+            type=schema.field("site_hash").type,
         )
-        for name, values in (("site_l2", rows.l2), ("site_absmax", rows.absmax), ("site_sketch", rows.sketch)):
-            shaped = np.where(rows.present.reshape(n, width, *([1] * (values.ndim - 2))), values, np.float32(0))
-            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(shaped.reshape(-1)), type=schema.field(name).type)
+        for name, values in (
+            ("site_l2", rows.l2),
+            ("site_absmax", rows.absmax),
+            ("site_sketch", rows.sketch),
+        ):
+            shaped = np.where(
+                rows.present.reshape(n, width, *([1] * (values.ndim - 2))), values, np.float32(0)
+            )
+            columns[name] = pa.FixedSizeListArray.from_arrays(
+                pa.array(shaped.reshape(-1)), type=schema.field(name).type
+            )
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 

@@ -1,0 +1,147 @@
+"""What `rip diverge` says on the terminal: the verdict in words, drift by layer, causes, what to do next."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..schemas.claim import LEVELS
+from .report_words import drift, headline, number, plain, second_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..schemas.trace import TraceHeader
+    from ..schemas.verdict import Verdict
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STATE_STYLE = {"holds": "green", "fails": "red"}
+_SHOWN = 6
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+def print_summary(
+    console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
+) -> None:
+    """Print a verdict for people.
+
+    Args:
+        console: Where to; stderr.
+        verdict: The verdict.
+        folder: The result folder, for totals by site and for the next command.
+        headers: Headers of A and B, for token text.
+    """
+    if not console.is_terminal:
+        console.width = _WIDTH_WITHOUT_TERMINAL
+    _line(console, 0, headline(verdict), "bold")
+    _line(console, 0, second_line(verdict))
+    _print_levels(console, verdict)
+    _print_token(console, verdict, headers)
+    _print_drift(console, folder)
+    _print_causes(console, verdict)
+    changes = [
+        f"{change.section}.{change.field} ({change.risk or 'no rule'} at risk)" for change in verdict.changes
+    ]
+    _print_list(console, f"{len(changes)} fingerprint changes from A to B", changes)
+    _print_list(console, "Not seen", verdict.not_seen)
+    console.print()
+    sql = "SELECT * FROM site_totals WHERE differing > 0"
+    _line(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+
+
+def _print_levels(console: Console, verdict: Verdict) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for level in LEVELS:
+        judged = verdict.levels[level]
+        said = "; ".join(plain(text) for text in (judged.where, judged.why) if text)
+        table.add_row(
+            Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
+        )
+    console.print(Padding(table, (1, 0, 0, 2)))
+
+
+def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader, TraceHeader]) -> None:
+    first = verdict.first_token
+    if first is None:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "token", "text", "margin"):
+        table.add_column(column)
+    sides = ((first.token_a, first.margin_a), (first.token_b, first.margin_b))
+    for name, header, (token, margin) in zip("AB", headers, sides, strict=True):
+        texts = (header.model_extra or {}).get("token_text")
+        text = texts.get(str(token)) if isinstance(texts, dict) else None
+        shown = plain(repr(text)) if isinstance(text, str) else "–"
+        table.add_row(name, "ended" if token is None else str(token), Text(shown), number(margin))
+    console.print(Padding(table, (1, 0, 0, 2)))
+    if first.max_abs_logit_diff is not None:
+        console.print(Text(f"  largest logit difference there: {number(first.max_abs_logit_diff)}"))
+
+
+def _print_drift(console: Console, folder: Path) -> None:
+    """One bar a layer: the largest median drift of its sites, on a log scale."""
+    totals = pq.read_table(folder / "site_totals.parquet", columns=["name", "drift_p50"]).to_pylist()
+    by_layer: dict[int, float] = {}
+    for site in totals:
+        layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
+        if layer:
+            number_ = int(layer[1])
+            by_layer[number_] = max(by_layer.get(number_, 0.0), site["drift_p50"] or 0.0)
+    moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
+    if not moved:
+        return
+    low, high = math.log10(min(moved)), math.log10(max(moved))
+    line = "".join(_bar(by_layer.get(layer, 0.0), low, high) for layer in range(max(by_layer) + 1))
+    console.print()
+    console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
+    console.print(
+        Text(
+            f"  median relative drift of differing rows, {drift(min(moved))} to {drift(max(moved))}; · equal"
+        )
+    )
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if value <= 0 or not math.isfinite(value):
+        return "·"
+    share = 1.0 if high == low else (math.log10(value) - low) / (high - low)
+    return _BARS[round(share * (len(_BARS) - 1))]
+
+
+def _print_causes(console: Console, verdict: Verdict) -> None:
+    if not verdict.causes:
+        return
+    console.print()
+    console.print(Text("Possible causes", style="bold"))
+    for rank, cause in enumerate(verdict.causes, start=1):
+        console.print(Text(f"  {rank}. {cause.label} ({cause.confidence} confidence)"))
+        for line in cause.evidence[:_SHOWN]:
+            _line(console, 5, plain(line))
+        for line in cause.missing:
+            _line(console, 5, f"missing: {plain(line)}", "dim")
+        if cause.confirm:
+            _line(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
+
+
+def _print_list(console: Console, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    console.print()
+    console.print(Text(title, style="bold"))
+    for line in lines[:_SHOWN]:
+        _line(console, 2, plain(line))
+    if len(lines) > _SHOWN:
+        console.print(Text(f"  … and {len(lines) - _SHOWN} more", style="dim"))
+
+
+def _line(console: Console, indent: int, text: str, style: str = "") -> None:
+    # Not wrapped here: a command must be copied as one line, and a log keeps one sentence a line.
+    console.print(Text(" " * indent + text, style=style), soft_wrap=True)

@@ -1,0 +1,214 @@
+"""What is done with the observed tensors of one forward pass: which rows they hold, where summaries go.
+
+Axes: B sequences in the batch, T columns of the pass, H heads, S sites, W elements of a row, R rows.
+Long passes (T > 1) are summarised tensor by tensor, while the values are in the CPU's cache and before
+memory fills up. In decode steps (T = 1) references are kept and all rows are summarised in one call at
+the end of the step; a reference whose tensor was written to since is an error, never a wrong hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from ...schemas.errors import EngineFailed
+from ...schemas.trace import Site
+from .summarise import RowQueue, RowSummaries, summarise_tensor
+
+
+class Layout(Enum):
+    """Where the token axis of an output lies. Found once, with sizes that tell the axes apart."""
+
+    BATCH_FIRST = "[B or 1, T, …]: 1 where all sequences share the rows (rotary tables)"
+    HEADS_FIRST = "[B, H, T, D]: a norm of queries or keys behind the transpose"
+    FLAT = "[B·T, …]: routers and experts"
+
+
+def layout_of(tensor: torch.Tensor, batch: int, tokens: int) -> Layout | None:
+    """The layout of an output, or None where it has no row per token.
+
+    Args:
+        tensor: Output of a module.
+        batch: B, different from all other sizes in the model.
+        tokens: T, likewise. An output with a second axis of this size (attention weights) has rows that
+            grow with the context; they are not observed.
+    """
+    shape = tensor.shape
+    if not tensor.numel():
+        return None
+    if len(shape) >= 2 and shape[0] in (batch, 1) and shape[1] == tokens and tokens not in shape[2:]:
+        return Layout.BATCH_FIRST
+    if len(shape) == 4 and shape[0] == batch and shape[2] == tokens and tokens not in (shape[1], shape[3]):
+        return Layout.HEADS_FIRST
+    if len(shape) >= 1 and shape[0] == batch * tokens:
+        return Layout.FLAT
+    return None
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """How the rows of one site lie in its tensor."""
+
+    layout: Layout
+    width: int
+    """W."""
+
+    def of(self, tensor: torch.Tensor, batch: int, tokens: int) -> torch.Tensor | None:
+        """The rows [B or 1, T, W] of an output, as a view where possible.
+
+        Returns:
+            None where this output has other axes than the one the site was discovered with, as when only
+            some tokens went through the module.
+        """
+        shape = tensor.shape
+        if self.layout is Layout.FLAT:
+            fits = len(shape) >= 1 and shape[0] == batch * tokens
+        elif self.layout is Layout.BATCH_FIRST:
+            fits = len(shape) >= 2 and shape[1] == tokens and shape[0] in (batch, 1)
+        else:
+            fits = len(shape) == 4 and shape[0] == batch and shape[2] == tokens
+            tensor = tensor.transpose(1, 2) if fits else tensor
+        sequences = 1 if self.layout is Layout.BATCH_FIRST and shape[:1] == (1,) else batch
+        if not fits or tensor.numel() != sequences * tokens * self.width:
+            return None
+        return tensor.reshape(sequences, tokens, self.width)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Which rows of a forward pass belong to one recorded sequence, and where their summaries go.
+
+    Attributes:
+        batch_row: Index into B.
+        first_column: First column of T that is not padding.
+        count: Number of rows.
+        out: Summaries of this sequence's rows.
+        first_row: Row of `out` that the first of them fills.
+    """
+
+    batch_row: int
+    first_column: int
+    count: int
+    out: RowSummaries
+    first_row: int
+
+
+Keep = Callable[[int, int, int, torch.Tensor], None]
+"""Called with (batch row, first row of the block, site, rows [R, W]) where rows themselves are kept."""
+
+
+class StepBlock:
+    """Room for the summaries of several decode steps of a whole batch: row `step · B + batch row`."""
+
+    def __init__(self, steps: int, batch: int, sites: int) -> None:
+        self.batch = batch
+        self.summaries = RowSummaries.empty(steps * batch, sites)
+        self.queue = RowQueue(self.summaries)
+
+    def of_row(self, batch_row: int, steps: int) -> RowSummaries:
+        """The first `steps` rows of one sequence, as views."""
+        chosen = slice(batch_row, steps * self.batch, self.batch)
+        whole = self.summaries
+        return RowSummaries(
+            whole.row_hash[chosen], whole.l2[chosen], whole.absmax[chosen], whole.sketch[chosen]
+        )
+
+
+class LongPass:
+    """A pass of T > 1 columns: summarised tensor by tensor, before anything can overwrite it."""
+
+    def __init__(
+        self, segments: list[Segment], batch: int, tokens: int, rows: Sequence[RowShape], keep: Keep | None
+    ) -> None:
+        self._segments, self._batch, self._tokens, self._rows, self._keep = (
+            segments,
+            batch,
+            tokens,
+            rows,
+            keep,
+        )
+        self.counts = [0] * len(rows)
+        """Times that each site was seen in this pass."""
+        self._previous: tuple[torch.Tensor, int, int] | None = None
+
+    def see(self, site: int, tensor: torch.Tensor) -> None:
+        """Summarise one output."""
+        previous, source = self._previous, None
+        # A module that hands on its last child's tensor (mlp → down_proj): same rows, same summaries.
+        if previous is not None and previous[0] is tensor and previous[1] == tensor._version:
+            source = previous[2]
+        rows_BTW = None
+        if source is None or self._keep is not None:
+            rows_BTW = self._rows[site].of(tensor, self._batch, self._tokens)
+            if rows_BTW is None:
+                return
+        for segment in self._segments:
+            if source is not None:
+                filled = slice(segment.first_row, segment.first_row + segment.count)
+                _copy_site(segment.out, filled, source, filled, site)
+            if rows_BTW is None:
+                continue
+            row = segment.batch_row if rows_BTW.shape[0] > 1 else 0
+            rows_RW = rows_BTW[row, segment.first_column : segment.first_column + segment.count]
+            if source is None:
+                summarise_tensor(rows_RW, segment.out, segment.first_row, site)
+            if self._keep is not None:
+                self._keep(segment.batch_row, segment.first_row, site, rows_RW)
+        self._previous = (tensor, tensor._version, site)
+
+    def end(self, sites: list[Site]) -> None:
+        """Everything was summarised on the way."""
+
+
+class StepPass:
+    """A decode step: references are kept and summarised together at its end."""
+
+    def __init__(self, block: StepBlock, step: int, rows: Sequence[RowShape], keep: Keep | None) -> None:
+        self._block, self._step, self._rows, self._keep = block, step, rows, keep
+        self.counts = [0] * len(rows)
+        """Times that each site was seen in this pass."""
+        self._fired: list[tuple[int, torch.Tensor, int]] = []
+
+    def see(self, site: int, tensor: torch.Tensor) -> None:
+        """Remember one output."""
+        self._fired.append((site, tensor, tensor._version))
+
+    def end(self, sites: list[Site]) -> None:
+        """Summarise the step.
+
+        Raises:
+            EngineFailed: A kept tensor was overwritten before the end of the step.
+        """
+        block, batch, rows = self._block, self._block.batch, self._rows
+        first = self._step * batch
+        shared: list[int] = []
+        for site, tensor, version in self._fired:
+            if tensor._version != version:
+                raise EngineFailed(
+                    f"the model overwrote {sites[site].label()} after it was observed",
+                    "leave that site out with --sites: its rows cannot be read in a decode step",
+                )
+            width = rows[site].width
+            if tensor.numel() != batch * width:
+                if rows[site].layout is not Layout.BATCH_FIRST or tensor.numel() != width:
+                    continue  # only some tokens went through this module
+                shared.append(site)
+            # With T = 1 every layout has its rows in batch order; only the shape may say otherwise.
+            block.queue.add(tensor if tensor.shape[-1] == width else tensor.reshape(-1, width), site, first)
+        block.queue.summarise()
+        for site in shared:  # one row that serves the whole batch
+            _copy_site(block.summaries, slice(first, first + 1), site, slice(first + 1, first + batch), site)
+        if self._keep is not None:
+            for site, tensor, _ in self._fired:
+                rows_BTW = rows[site].of(tensor, batch, 1)
+                if rows_BTW is not None:
+                    for row in range(batch):
+                        self._keep(row, self._step, site, rows_BTW[row if rows_BTW.shape[0] > 1 else 0])
+
+
+def _copy_site(out: RowSummaries, from_rows: slice, from_site: int, to_rows: slice, to_site: int) -> None:
+    for array in (out.row_hash, out.l2, out.absmax, out.sketch):
+        array[to_rows, to_site] = array[from_rows, from_site]

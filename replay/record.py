@@ -1,0 +1,136 @@
+"""Recording a run: engine events become trace rows, progress, and how each sequence ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..schemas.envelope import Envelope
+from ..schemas.trace import Mode
+from .capture.writer import SequenceInfo, TraceWriter
+from .engines.base import Engine, Finished, Rows
+from .plan import Batch
+
+Progress = Callable[[int, int, str], None]
+"""Called with (generated tokens, tokens at most, what is running)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one sequence ended.
+
+    Attributes:
+        reason: `stop`, `length` or `golden`.
+        had_expected: Whether the envelope states tokens that this sequence should bring again.
+        mismatch: Step at which they were left; None where they came again, or were not stated.
+    """
+
+    request_id: str
+    sample: int
+    tokens: tuple[int, ...]
+    text: str | None
+    reason: str
+    had_expected: bool
+    mismatch: int | None
+
+
+class Recorder:
+    """Writes what an engine hands over and keeps what the summary needs.
+
+    Args:
+        writer: Where rows go.
+        engine: An opened engine.
+        batches: Everything that will be run.
+        progress: Told about every piece of work done.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, engine: Engine, batches: Sequence[Batch], progress: Progress
+    ) -> None:
+        self._writer = writer
+        self._engine = engine
+        self._progress = progress
+        planned = [sequence for batch in batches for sequence in batch.sequences if sequence.recorded]
+        self._planned = {sequence.sequence: sequence for sequence in planned}
+        self._tokens: dict[int, list[int]] = {sequence.sequence: [] for sequence in planned}
+        self._finished: dict[int, Finished] = {}
+        self._ids: set[int] = set()
+        self._total = sum(sequence.most_tokens for sequence in planned)
+        self._done = 0
+        self.first_hashes: list[bytes] = []
+        """Logits hashes of the first batch, in the order they were handed over."""
+        self.kept_tensors = False
+        """Whether some row kept its tensors."""
+
+    def run(self, batch: Batch, mode: Mode, observe: bool) -> None:
+        """Execute one batch and record it."""
+        first = not self._finished
+        names = [sequence.request_id for sequence in batch.sequences if sequence.recorded]
+        note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        self._progress(self._done, self._total, note)
+        for event in self._engine.run(batch, mode, observe):
+            if isinstance(event, Finished):
+                self._finished[event.sequence] = event
+                continue
+            plan = self._planned[event.sequence]
+            self._writer.append(SequenceInfo(plan.request_id, plan.sample, len(plan.prompt)), event)
+            if first:
+                self.first_hashes += logits_hashes(event)
+            self._remember(event, len(plan.prompt))
+            self._progress(self._done, self._total, note)
+
+    def token_text(self) -> dict[str, str]:
+        """Text of every token id that occurs, so that a report can show words without the tokenizer."""
+        texts = {str(token): self._engine.text_of(token) for token in sorted(self._ids)}
+        return {token: text for token, text in texts.items() if text is not None}
+
+    def outcomes(self, envelopes: Mapping[str, Envelope], mode: Mode) -> list[Outcome]:
+        """How every recorded sequence ended.
+
+        Args:
+            envelopes: By request id.
+            mode: Only a free run can meet or miss expected tokens: the others force them.
+        """
+        found = []
+        for sequence, plan in self._planned.items():
+            expected = envelopes[plan.request_id].expected
+            # What is expected is the first sample: the others of n run on other seeds.
+            stated = expected is not None and mode == "free" and plan.seed_offset == 0
+            wanted = expected.token_ids if expected is not None and stated else None
+            tokens, finished = self._tokens[sequence], self._finished[sequence]
+            found.append(
+                Outcome(
+                    request_id=plan.request_id,
+                    sample=plan.sample,
+                    tokens=tuple(tokens),
+                    text=finished.text,
+                    reason=finished.reason,
+                    had_expected=wanted is not None,
+                    mismatch=None if wanted is None else first_difference(tokens, wanted),
+                )
+            )
+        return found
+
+    def _remember(self, rows: Rows, prompt_tokens: int) -> None:
+        ids = rows.token_ids.tolist()
+        self._ids.update(ids)
+        for topk in rows.topk:
+            if topk is not None:
+                self._ids.update(topk.ids.tolist())
+        generated = ids[max(0, prompt_tokens - rows.first_position) :]
+        self._tokens[rows.sequence] += generated
+        self._done += len(generated)
+        self.kept_tensors = self.kept_tensors or any(rows.tensors)
+
+
+def logits_hashes(rows: Rows) -> list[bytes]:
+    """The logits hashes among these rows, in order."""
+    return [topk.logits_hash for topk in rows.topk if topk is not None and topk.logits_hash is not None]
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """First index at which two sequences differ; a strict prefix differs at its length; None: equal."""
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return index
+    return None if len(a) == len(b) else min(len(a), len(b))

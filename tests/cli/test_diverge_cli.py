@@ -1,0 +1,102 @@
+"""`rip diverge` as a user meets it: exit codes, what goes where, errors without traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fakes.traces import disturb, header, llama_sites, sequence, write_trace
+from rip import cli
+
+SITES = llama_sites(2)
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    about = header(SITES, token_text={"7": " \x1b[31m</script>"})
+    equal, drifted, parted, other = (sequence(1, len(SITES)) for _ in range(4))
+    disturb(drifted, 5, 3)
+    parted.tokens[8] = 7
+    other.request_id = "someone else"
+    for name, one in {
+        "a": equal,
+        "same": equal,
+        "drifted": drifted,
+        "parted": parted,
+        "other": other,
+    }.items():
+        write_trace(tmp_path / f"{name}.parquet", [one], about)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["rip", "diverge", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+@pytest.mark.parametrize(
+    ("b", "code"), [("same", 0), ("drifted", 0), ("parted", 1), ("other", 3), ("absent", 2)]
+)
+def test_exit_codes(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], b: str, code: int
+) -> None:
+    assert run(monkeypatch, "a.parquet", f"{b}.parquet") == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    assert (traces / f"a-vs-{b}").is_dir() == (code < 2)
+    if code >= 2:
+        assert "fix: " in err
+    else:
+        assert f"Wrote a-vs-{b}" in err
+
+
+def test_json_is_the_summary_and_alone_on_stdout(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "a.parquet", "parted.parquet", "-o", "result", "--json") == 1
+    out, err = capsys.readouterr()
+    assert out == (traces / "result" / "summary.json").read_text()
+    said = json.loads(out)
+    assert said["schema"] == "rip.verdict/1"
+    assert (said["first_token"]["position"], said["first_token"]["token_b"]) == (8, 7)
+    assert said["level"] is None
+    assert "\x1b[31m" not in err  # token text cannot command the terminal
+
+
+def test_an_earlier_result_stays_without_force(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "a.parquet", "parted.parquet") == 1
+    assert run(monkeypatch, "a.parquet", "parted.parquet") == 2
+    assert "--force" in capsys.readouterr().err
+    assert run(monkeypatch, "a.parquet", "same.parquet", "-o", "a-vs-parted", "--force") == 0
+    assert json.loads((traces / "a-vs-parted" / "summary.json").read_text())["level"] == "bitwise"
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    before = sorted(traces.iterdir())
+    assert run(monkeypatch, "a.parquet", "drifted.parquet") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert sorted(traces.iterdir()) == before
+
+
+def test_the_report_is_written_beside(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    assert (
+        run(monkeypatch, "a.parquet", "drifted.parquet", "--html", "report.html", "--tolerance", "0.5") == 0
+    )
+    assert "<html" in (traces / "report.html").read_text()

@@ -1,0 +1,209 @@
+"""Each cause on a small case of its own: planted, named first, with numbers, with a command that exists."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
+from rip.diverge.causes import TABLE
+from rip.diverge.compare import diverge
+from rip.schemas.change import Change
+from rip.schemas.fingerprint import fact
+from rip.schemas.trace import Lane, Request, Setting
+from rip.schemas.verdict import Cause, Verdict
+
+SITES = llama_sites(2)
+COMMANDS = {"replay", "diverge", "query", "drift"}
+
+
+def verdict_of(tmp_path: Path, a: Sequence, b: Sequence, changes: list[Change] = [], **about: Any) -> Verdict:  # noqa: B006
+    headers = [
+        header(SITES, **{k[2:]: v for k, v in about.items() if k.startswith(side + "_")})
+        for side in ("a", "b")
+    ]
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, one, said in zip(paths, (a, b), headers, strict=True):
+        write_trace(path, [one], said)
+    return diverge(paths[0], paths[1], tmp_path / "out", changes)
+
+
+def pair(*differences: tuple[int, int]) -> tuple[Sequence, Sequence]:
+    a, b = (sequence(1, len(SITES), prompt=6, decode=8) for _ in "ab")
+    for position, site in differences:
+        disturb(b, position, site)
+    return a, b
+
+
+def flip(b: Sequence, step: int, size: float = 0.05) -> None:
+    """Let B's logits before `step` drift and its token at `step` differ."""
+    disturb_logits(b, b.prompt_length + step - 1, size)
+    b.tokens[b.prompt_length + step] += 1
+
+
+def cause(verdict: Verdict, name: str) -> Cause:
+    found = [item for item in verdict.causes if item.id == name]
+    assert found, [item.id for item in verdict.causes]
+    return found[0]
+
+
+def lane(**settings: Any) -> Lane:
+    known = {name: Setting(resolved=value, source="lane") for name, value in settings.items()}
+    return Lane(name="main", engine="hf", model="./model dir", settings=known)
+
+
+def change(section: str, field: str, before: object, after: object) -> Change:
+    return Change(section=section, field=field, before=fact(before, "test"), after=fact(after, "test"))
+
+
+def sampled(**values: Any) -> list[Request]:
+    settings = {name: Setting(resolved=value, source="engine default") for name, value in values.items()}
+    return [Request(request_id="r0", envelope_sha256="0" * 64, sampling=settings)]
+
+
+def test_equal_traces_have_no_causes(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path, *pair(), changes=[change("model", "sha256", "x", "y")]).causes == []
+
+
+def test_batch_shape_explains_the_drift_and_a_near_tie_the_flip(tmp_path: Path) -> None:
+    a, b = pair((7, 4), (8, 4))
+    b.shapes["batch_size"][:] = 8
+    for one in (a, b):
+        one.topk_logits[8, :2] = [5.02, 5.0]
+    flip(b, 3, 0.03)
+    verdict = verdict_of(tmp_path, a, b, a_requests=sampled(temperature=0), b_requests=sampled(temperature=0))
+    first = verdict.causes[0]
+    assert (first.id, first.confidence) == ("batch-shape", "high")
+    assert "1 in A, 8 in B" in first.evidence[0]
+    tie = cause(verdict, "near-tie")
+    assert "0.02" in tie.evidence[0]
+
+
+def test_a_wide_margin_is_no_tie(tmp_path: Path) -> None:
+    a, b = pair((7, 4))
+    for one in (a, b):
+        one.topk_logits[8, :2] = [9.0, 5.0]
+    flip(b, 3, 0.03)
+    assert "near-tie" not in [item.id for item in verdict_of(tmp_path, a, b).causes]
+
+
+def test_equal_logits_and_another_token_point_to_the_sampler(tmp_path: Path) -> None:
+    a, b = pair()
+    a.draws, b.draws = np.linspace(0, 0.5, 14), np.linspace(0.2, 0.9, 14)
+    b.tokens[9] += 1
+    verdict = verdict_of(tmp_path, a, b)
+    assert verdict.causes[0].id == "sampler"
+    assert any("uniform draw" in line for line in verdict.causes[0].evidence)
+    assert verdict.first_site is None
+
+
+def test_sampling_contract_names_both_values_and_their_source(tmp_path: Path) -> None:
+    a, b = pair()
+    b.tokens[9] += 1
+    verdict = verdict_of(tmp_path, a, b, a_requests=sampled(top_p=1.0), b_requests=sampled(top_p=0.9))
+    assert verdict.causes[0].id == "sampling-contract"
+    assert (
+        "1.0 (engine default) in A, 0.9 (engine default) in B (left silent" in verdict.causes[0].evidence[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "changes"),
+    [
+        ("attention-backend", {"attention": ("sdpa", "eager")}, []),
+        ("threads", {"threads": (1, 2)}, []),
+        ("dtype", {"dtype": ("bfloat16", "float32")}, []),
+        ("parallel-topology", {"tensor_parallel_size": (1, 2)}, []),
+        ("kernel", {"matmul_precision": ("highest", "high")}, []),
+        ("weights", {}, [change("model", "sha256", "aa", "bb")]),
+        ("kernel", {}, [change("frameworks", "torch", "2.12", "2.13")]),
+    ],
+)
+def test_a_changed_setting_or_fact_is_named(
+    tmp_path: Path, name: str, about: dict[str, tuple[Any, Any]], changes: list[Change]
+) -> None:
+    lanes = [lane(**{key: values[side] for key, values in about.items()}) for side in (0, 1)]
+    verdict = verdict_of(tmp_path, *pair((3, 4)), changes=changes, a_lane=lanes[0], b_lane=lanes[1])
+    assert verdict.causes[0].id == name
+    assert verdict.causes[0].confidence == "high"
+
+
+def test_several_differences_at_once_lower_the_confidence(tmp_path: Path) -> None:
+    a, b = pair((3, 4))
+    b.shapes["batch_size"][:] = 8
+    verdict = verdict_of(tmp_path, a, b, a_lane=lane(threads=1), b_lane=lane(threads=2))
+    assert cause(verdict, "batch-shape").confidence == "medium"
+    assert cause(verdict, "threads").confidence == "medium"
+
+
+def test_a_setting_that_the_fingerprint_repeats_counts_once(tmp_path: Path) -> None:
+    repeated = [change("engine", "attention_backend", "sdpa", "eager")]
+    verdict = verdict_of(
+        tmp_path,
+        *pair((3, 4)),
+        changes=repeated,
+        a_lane=lane(attention="sdpa"),
+        b_lane=lane(attention="eager"),
+    )
+    assert cause(verdict, "attention-backend").confidence == "high"
+
+
+def test_prefill_against_decode_and_chunk_boundaries(tmp_path: Path) -> None:
+    a, b = pair((9, 3))
+    b.shapes["num_tokens"][:], b.shapes["cached_tokens"][:] = 14, 0
+    assert verdict_of(tmp_path, a, b).causes[0].id == "prefill-decode"
+    a, b = pair((4, 3))
+    b.shapes["num_tokens"][:6], b.shapes["cached_tokens"][:6] = [4, 4, 4, 4, 2, 2], [0, 0, 0, 0, 4, 4]
+    folder = tmp_path / "chunk"
+    folder.mkdir()
+    found = verdict_of(folder, a, b).causes[0]
+    assert found.id == "cache-boundary"
+    assert any("exactly at a boundary: position 4" in line for line in found.evidence)
+
+
+def test_non_finite_values_are_named_first(tmp_path: Path) -> None:
+    a, b = pair((5, 3))
+    b.sketch[5, 3], b.l2[5, 3], b.absmax[5, 3] = np.nan, np.nan, np.nan
+    verdict = verdict_of(tmp_path, a, b)
+    assert verdict.causes[0].id == "non-finite"
+    assert "in B: its norm is nan" in verdict.causes[0].evidence[0]
+
+
+def test_an_origin_without_any_recorded_difference_points_to_the_module(tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, *pair((0, 3)))
+    assert [item.id for item in verdict.causes] == ["module"]
+    assert "layers.0.mlp.gate_proj" in verdict.causes[0].evidence[0]
+
+
+def test_missing_evidence_is_named(tmp_path: Path) -> None:
+    a, b = pair((5, 3))
+    b.present[:2] = False
+    b.shapes["batch_size"][:] = 8
+    found = cause(verdict_of(tmp_path, a, b), "batch-shape")
+    assert found.confidence == "medium"
+    assert any("not an origin" in line for line in found.missing)
+
+
+def test_every_confirming_command_is_one_that_exists(tmp_path: Path) -> None:
+    a, b = pair((5, 3))
+    for shape in ("batch_size", "padded_tokens", "cached_tokens"):
+        b.shapes[shape][:] += 3
+    b.absmax[5, 3] = np.inf
+    flip(b, 3)
+    lanes = (
+        lane(threads=1, attention="sdpa", dtype="bfloat16"),
+        lane(threads=2, attention="eager", dtype="float16"),
+    )
+    changes = [change("model", "sha256", "x", "y"), change("parallelism", "tensor_parallel_size", 1, 2)]
+    verdict = verdict_of(tmp_path, a, b, changes=changes, a_lane=lanes[0], b_lane=lanes[1])
+    assert len(verdict.causes) >= 7
+    for item in verdict.causes:
+        assert item.confirm
+        for command in item.confirm.split(" && "):
+            words = shlex.split(command)
+            assert words[0] == "rip"
+            assert words[1] in COMMANDS
+    assert len({entry.id for entry in TABLE}) == len(TABLE)

@@ -1,0 +1,243 @@
+"""What `diverge` takes as a trace: whole files, rewritten ones, parts of a dead run; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write_parts, write_trace
+from rip.diverge import site_columns
+from rip.diverge.compare import diverge
+from rip.diverge.load import open_trace
+from rip.diverge.site_columns import DecodedGroup, DirectGroup, SiteReader
+from rip.schemas.errors import BadInput, OutputFailed
+from rip.schemas.trace import HEADER_KEY
+from rip.schemas.verdict import Verdict
+
+SITES = llama_sites(2)
+S = len(SITES)
+ABOUT = header(SITES)
+
+
+def made(seed: int = 1) -> Sequence:
+    one = sequence(seed, S, prompt=5, decode=30)
+    one.present[2, 3] = one.present[11] = False  # null hashes inside and a whole row
+    return one
+
+
+def planted() -> Sequence:
+    other = made()
+    for position, site in ((4, 2), (4, 5), (9, 0), (20, S - 1)):
+        disturb(other, position, site, 10.0**-position)
+    return other
+
+
+def judged(verdict: Verdict) -> dict[str, object]:
+    said = verdict.to_object()
+    return {
+        name: said[name] for name in ("levels", "first_token", "first_site", "compared", "max_abs_logit_diff")
+    }
+
+
+def site_rows(folder: Path) -> list[dict[str, object]]:
+    return pq.read_table(folder / "sites.parquet").to_pylist()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_trace(tmp_path / "a.parquet", [made()], ABOUT)
+
+
+@pytest.mark.parametrize("rows_per_group", [1024, 6])
+def test_our_own_layout_is_read_in_place(tmp_path: Path, rows_per_group: int) -> None:
+    trace = open_trace(write_trace(tmp_path / "a.parquet", [made()], ABOUT, rows_per_group))
+    reader = SiteReader(trace)
+    assert all(isinstance(reader.group(number), DirectGroup) for number in range(len(trace.groups)))
+    reader.close()
+
+
+def _rewritten_by_pyarrow(source: Path, target: Path, **options: object) -> None:
+    pq.write_table(pq.read_table(source), target, **options)  # type: ignore[arg-type]
+
+
+def _rewritten_by_duckdb(source: Path, target: Path) -> None:
+    text = pq.read_metadata(source).metadata[HEADER_KEY].decode()
+    quoted = text.replace("'", "''")
+    kept = f"KV_METADATA {{\"{HEADER_KEY.decode()}\": '{quoted}'}}"
+    duckdb.execute(f"COPY (FROM '{source}') TO '{target}' (FORMAT parquet, {kept})")
+
+
+@pytest.mark.parametrize("how", ["pyarrow", "pages", "data_page_v2", "snappy", "duckdb"])
+def test_a_rewritten_trace_gives_the_same_verdict(
+    tmp_path: Path, base: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_columns, "_WINDOW_ROWS", 4)
+    other = write_trace(tmp_path / "b.parquet", [planted()], ABOUT)
+    expected = diverge(base, other, tmp_path / "plain")
+    changed = tmp_path / "b2.parquet"
+    if how == "duckdb":
+        _rewritten_by_duckdb(other, changed)
+    else:
+        options: dict[str, dict[str, object]] = {
+            "pyarrow": {},
+            "pages": {"compression": "NONE", "use_dictionary": False, "data_page_size": 1000},
+            "data_page_v2": {"compression": "NONE", "use_dictionary": False, "data_page_version": "2.0"},
+            "snappy": {"compression": "SNAPPY", "use_dictionary": False, "data_page_size": 1 << 30},
+        }
+        _rewritten_by_pyarrow(other, changed, **options[how])
+    trace = open_trace(changed)
+    reader = SiteReader(trace)
+    assert isinstance(reader.group(0), DecodedGroup)
+    reader.close()
+    found = diverge(base, changed, tmp_path / "rewritten")
+    assert judged(found) == judged(expected)
+    assert site_rows(tmp_path / "rewritten") == site_rows(tmp_path / "plain")
+    assert expected.compared.rows_differing == 4
+
+
+def parts_of(one: Sequence, other: Sequence) -> list[list[tuple[int, int, Sequence]]]:
+    """Two sequences, interleaved over three parts."""
+    cuts = (0, 7, 20, 35)
+    return [[(0, low, one.rows(low, high)), (1, low, other.rows(low, high))] for low, high in pairwise(cuts)]
+
+
+def two_sequences(plant: bool = False) -> tuple[Sequence, Sequence]:
+    one, other = made(), made(2)
+    other.sample = 1
+    if plant:
+        disturb(other, 19, 4)
+    return one, other
+
+
+def test_the_parts_of_a_dead_run_are_read_like_the_whole(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.parquet", two_sequences(), ABOUT)
+    parts = write_parts(tmp_path / "b.parquet", parts_of(*two_sequences(plant=True)), ABOUT)
+    verdict = diverge(whole, parts, tmp_path / "out")
+    assert verdict.levels["token"].state == "holds"
+    assert verdict.first_site is not None
+    assert (verdict.first_site.sample, verdict.first_site.position) == (1, 19)
+    assert any("unfinished" in line for line in verdict.not_seen)
+
+
+def test_a_truncated_last_part_is_named_and_the_rest_compared(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.parquet", two_sequences(), ABOUT)
+    parts = write_parts(tmp_path / "b.parquet", parts_of(*two_sequences()), ABOUT)
+    last = parts / "part-00002.parquet"
+    last.write_bytes(last.read_bytes()[:-100])
+    verdict = diverge(whole, parts, tmp_path / "out")
+    assert verdict.compared.positions == 2 * 20
+    assert verdict.first_token is not None
+    assert (verdict.first_token.position, verdict.first_token.token_b) == (20, None)
+    assert any("part-00002.parquet is truncated" in line for line in verdict.not_seen)
+
+
+def test_a_missing_part_in_the_middle_ends_the_comparison_there(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.parquet", two_sequences(), ABOUT)
+    parts = write_parts(tmp_path / "b.parquet", parts_of(*two_sequences()), ABOUT)
+    (parts / "part-00001.parquet").unlink()
+    verdict = diverge(whole, parts, tmp_path / "out")
+    assert verdict.compared.positions == 2 * 7
+    assert any("no rows from position 7 to 19" in line for line in verdict.not_seen)
+
+
+def test_parts_may_hold_fewer_sites_than_the_header(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.parquet", [made()], ABOUT)
+    parts = write_parts(tmp_path / "b.parquet", [[(0, 0, made())]], ABOUT)
+    fewer = [5, 1]
+    one = made()
+    for name in ("hashes", "present", "l2", "absmax", "sketch"):
+        setattr(one, name, getattr(one, name)[:, fewer])
+    write_parts(tmp_path / "c.parquet", [[(0, 0, one)]], header([SITES[i] for i in fewer]))
+    (tmp_path / "c.parquet.parts" / "part-00000.parquet").replace(parts / "part-00000.parquet")
+    verdict = diverge(whole, parts, tmp_path / "out")
+    assert verdict.compared.rows == 2 * 33
+    assert verdict.compared.rows_differing == 0
+
+
+def test_an_unfinished_trace_points_to_its_parts(tmp_path: Path, base: Path) -> None:
+    write_parts(tmp_path / "b.parquet", [[(0, 0, made())]], ABOUT)
+    with pytest.raises(BadInput, match="never finished") as failure:
+        diverge(base, tmp_path / "b.parquet", tmp_path / "out")
+    assert "b.parquet.parts" in failure.value.fix
+
+
+def _foreign(path: Path, base: Path) -> None:
+    pq.write_table(pq.read_table(base).replace_schema_metadata(None), path)
+
+
+def _newer(path: Path, base: Path) -> None:
+    raw = ABOUT.to_object() | {"schema": "rip.trace/99"}
+    plain = pq.read_table(base)
+    pq.write_table(plain.replace_schema_metadata({HEADER_KEY: json.dumps(raw).encode()}), path)
+
+
+def _damaged(path: Path, base: Path) -> None:
+    raw = bytearray(base.read_bytes())
+    raw[4:400] = bytes(396)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path, base: None, "does not exist"),
+        (lambda path, base: path.write_bytes(b""), "is empty"),
+        (lambda path, base: path.write_text("{}"), "not a Parquet file"),
+        (lambda path, base: path.write_bytes(base.read_bytes()[:5000]), "truncated"),
+        (lambda path, base: path.mkdir(), "without header.json"),
+        (_foreign, "not a trace"),
+        (_newer, "newer rip"),
+        (_damaged, "damaged"),
+        (lambda path, base: write_trace(path, [], ABOUT), "no rows"),
+    ],
+    ids=["missing", "empty", "text", "truncated", "folder", "foreign", "newer", "damaged", "no rows"],
+)
+def test_bad_input_is_named_with_a_fix(tmp_path: Path, base: Path, make, words: str) -> None:  # type: ignore[no-untyped-def]
+    bad = tmp_path / "bad.parquet"
+    make(bad, base)
+    with pytest.raises(BadInput, match=words) as failure:
+        diverge(base, bad, tmp_path / "out")
+    assert failure.value.fix
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_results_are_not_overwritten_unless_forced(tmp_path: Path, base: Path) -> None:
+    out = tmp_path / "out"
+    diverge(base, base, out)
+    with pytest.raises(OutputFailed, match="exists already"):
+        diverge(base, base, out)
+    diverge(base, base, out, force=True)
+    foreign = tmp_path / "precious"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputFailed, match="not a result"):
+        diverge(base, base, foreign, force=True)
+    assert (foreign / "thesis.txt").exists()
+
+
+def test_many_null_patterns_are_read_as_pyarrow_reads_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    one = sequence(3, S, prompt=100, decode=100)
+    one.present[:] = rng.random(one.present.shape) < 0.7
+    one.present[50:60], one.present[100:130] = True, False
+    trace = open_trace(write_trace(tmp_path / "a.parquet", [one], ABOUT))
+    reader = SiteReader(trace)
+    direct, decoded = reader.group(0), DecodedGroup(trace.groups[0])
+    assert isinstance(direct, DirectGroup)
+    for first, count in ((0, 200), (45, 20), (99, 2), (120, 80)):
+        a, b = np.empty((count, S, 2), np.uint64), np.empty((count, S, 2), np.uint64)
+        there, expected = direct.hashes(first, a), DecodedGroup(trace.groups[0]).hashes(first, b)
+        assert expected is not None
+        assert np.array_equal(there, expected)
+        assert np.array_equal(a, b)
+        assert np.array_equal(a, np.where(expected[..., None], one.hashes[first : first + count], 0))
+    rows, sites = np.array([3, 3, 77, 199]), np.array([0, 5, 2, 1])
+    for column in ("site_sketch", "site_l2"):
+        assert np.array_equal(direct.take(column, rows, sites), decoded.take(column, rows, sites))
+    reader.close()

@@ -1,0 +1,90 @@
+"""Small random models of several families, saved as transformers saves real ones.
+
+Their weights are larger than at a usual initialisation, so that greedy tokens vary and margins are not
+tiny.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from rip.replay.engines.hf_load import quiet_transformers
+
+VOCAB = 128
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}> {{ message.content }} {% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-bf16": ("llama", {"dtype": "bfloat16"}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2": ("qwen2", {}),  # biases in q, k, v
+    "qwen3": ("qwen3", {"head_dim": 8}),  # norms of q and k, [B, T, H, D]
+    "gemma3": (  # tied embeddings, window, norms of q and k behind the transpose, [B, H, T, D]
+        "gemma3_text",
+        {"head_dim": 8, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]},
+    ),
+    "window": ("mistral", {"sliding_window": 8}),
+    "gpt2": (  # learned positions, Conv1D, biases, one fused projection
+        "gpt2",
+        {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "activation_function": "gelu_new"},
+    ),
+}
+
+
+def save_tiny_model(family: str, folder: Path) -> Path:
+    """Make one of `FAMILIES` in an empty folder: weights, config, generation config, tokenizer, template."""
+    quiet_transformers()
+    kind, changes = FAMILIES[family]
+    common = _SIZES
+    if kind == "gpt2":  # has its own names for sizes
+        common = {name: value for name, value in _SIZES.items() if name.endswith(("vocab_size", "token_id"))}
+    dtype = changes.get("dtype", "float32")
+    config = AutoConfig.for_model(kind, **{**common, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        if kind == "gpt2":
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter, std=0.3)
+    model = model.to(getattr(torch, dtype))
+    model.generation_config.update(temperature=0.9, top_p=0.95, do_sample=True)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    """A tokenizer of VOCAB whole words (`w6`, `w7`, …) behind the special tokens, with a chat template."""
+    words = [*SPECIAL, *(f"w{index}" for index in range(len(SPECIAL), VOCAB))]
+    backend = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
