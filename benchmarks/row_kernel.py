@@ -109,11 +109,11 @@ def measure_rows(dtype: torch.dtype, rows: int, width: int) -> None:
         {"numpy": lambda: summarise._summarise_by_reference(tensor[:REFERENCE_ROWS], small, 0, 0)}, 3
     )
     size = rows * row_bytes
-    speeds = "".join(f"{size / seconds / 1e9:9.1f}" for seconds in taken.values())
+    speeds = "".join(f"{size / seconds / 1e9:10.1f}" for seconds in taken.values())
     numpy_speed = REFERENCE_ROWS * row_bytes / reference["numpy"] / 1e9
     print(
-        f"{str(dtype).removeprefix('torch.'):9}{width:6}{size / 2**20:8.1f}{speeds}{numpy_speed:9.2f}"
-        f"{taken['fused'] / rows * 1e9:9.0f}{taken['shared'] / rows * 1e9:9.0f}"
+        f"{str(dtype).removeprefix('torch.'):9}{width:6}{size / 2**20:8.1f}{speeds}{numpy_speed:10.2f}"
+        f"{taken['fused'] / rows * 1e9:10.0f}{taken['shared'] / rows * 1e9:10.0f}"
     )
 
 
@@ -135,8 +135,8 @@ def measure_decode() -> None:
 
 def main() -> None:
     print(f"{torch.get_num_threads()} threads; GB/s, the last two columns ns a row; MiB of rows")
-    heads = ("hash", "values", "fused", "shared", "read", "numpy", "fused ns", "shared ns")
-    print(f"{'dtype':9}{'width':>6}{'MiB':>8}" + "".join(f"{head:>9}" for head in heads))
+    heads = ("hash", "values", "fused", "shared", "read", "numpy", "ns alone", "ns shared")
+    print(f"{'dtype':9}{'width':>6}{'MiB':>8}" + "".join(f"{head:>10}" for head in heads))
     for dtype in ZEROS:
         for width in (576, 1536):
             measure_rows(dtype, 1024, width)

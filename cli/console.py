@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,16 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
+
+
+def tell(console: Console, sentence: str, style: str | None = None) -> None:
+    """Print one sentence: one line in a file; on a terminal wrapped between words, later lines indented."""
+    text = printable(sentence)
+    if console.is_terminal:
+        text = textwrap.fill(
+            text, console.width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+    console.print(text, style=style, markup=False)
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:

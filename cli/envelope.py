@@ -87,7 +87,7 @@ def create(
       rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
     """
     from .asked import asked_prompt, asked_sampling
-    from .console import check_output_file, printable, stderr_console, write_private
+    from .console import check_output_file, stderr_console, tell, write_private
 
     text, spoken = asked_prompt(prompt, prompt_file, chat, messages)
     asked = asked_sampling(sampling or [])
@@ -115,8 +115,7 @@ def create(
         _append(out, envelope)
     else:
         write_private(out, envelope.to_json())
-    console = stderr_console()
-    console.print(printable(f"Wrote {out}: {envelope.request_id}, {len(ids)} prompt tokens"), markup=False)
+    tell(stderr_console(), f"Wrote {out}: {envelope.request_id}, {len(ids)} prompt tokens")
 
 
 @app.command("show")
@@ -170,7 +169,7 @@ def check(
       rip envelope check set.jsonl
       rip envelope check request.json --model ./SmolLM2
     """
-    from ..replay.contract import completeness, identity_differences
+    from ..replay.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
     from .console import printable
 

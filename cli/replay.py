@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput
+from ..schemas.errors import BadInput, OutputFailed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,9 +34,10 @@ Examples:
   rip replay request.json --model ./SmolLM2 -o alone.parquet
   rip replay request.json --model ./SmolLM2 --neighbours 7 -o batch.parquet
   rip replay set.jsonl --model ./SmolLM2 --set batch_size=8 --set dtype=bfloat16 -o set.parquet
-  rip replay request.json --model ./SmolLM2 --mode golden-decode --golden alone.parquet -o forced.parquet
-  rip replay request.json --model ./SmolLM2 --sites 'layers\\.4\\.' --capture tensors --positions 57:58 \\
-      -o rows.parquet
+  rip replay request.json --model ./SmolLM2 --mode golden-decode --golden alone.parquet \\
+      -o forced.parquet
+  rip replay request.json --model ./SmolLM2 --capture tensors --sites 'layers\\.4\\.' \\
+      --positions 57:58 -o rows.parquet
 
 \b
 Settings (--set KEY=VALUE):
@@ -125,7 +126,9 @@ def replay(
             "--allow-drift", help="Run although the envelope names another model, tokenizer or template."
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the trace.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the trace, or the rest of an unfinished one.")
+    ] = False,
 ) -> None:
     from ..schemas.envelope import load_requests
     from .console import check_output_file, printable, progress_bar, stderr_console
@@ -138,14 +141,15 @@ def replay(
     pattern = _pattern(sites, level)
     kept = _positions(positions, level)
     check_output_file(out, force)
+    _keep_parts(out, force)
     envelopes = load_requests(requests)
     beside, fill = _neighbours(neighbours)
 
     from ..fingerprint.model_ref import resolve
-    from ..replay.contract import check_identity
     from ..replay.engines.base import engine_class
     from ..replay.engines.hf_settings import parse_settings
     from ..replay.golden import golden_from_trace
+    from ..replay.identity import check_identity
     from ..replay.run import Options
     from ..replay.run import replay as run
 
@@ -205,6 +209,18 @@ def replay(
 
 
 replay.__doc__ = HELP
+
+
+def _keep_parts(out: Path, force: bool) -> None:
+    """What an interrupted run left under this name is an output too."""
+    from ..schemas.trace import PARTS_SUFFIX
+
+    parts = out.with_name(out.name + PARTS_SUFFIX)
+    if parts.exists() and not force:
+        raise OutputFailed(
+            f"{parts} holds what an unfinished run recorded",
+            "choose another name, or overwrite it with --force",
+        )
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -277,7 +293,7 @@ def _fingerprint(
 
 def _summarise(console: Console, result: Result, chosen: bool) -> None:
     """A short account for people, on stderr."""
-    from .console import printable
+    from .console import tell
 
     header, outcomes = result.header, result.outcomes
     tokens = sum(len(outcome.tokens) for outcome in outcomes)
@@ -288,28 +304,25 @@ def _summarise(console: Console, result: Result, chosen: bool) -> None:
         seen = f"{len(header.sites)} sites" + ("" if chosen else " (the default)")
         seen += ", rows kept" if header.capture == "tensors" else ""
     count = f"{len(outcomes)} {_plural('sequence', len(outcomes))}"
-    told = [f"{count}, {tokens} tokens {verb} ({header.mode}), captured: {seen}"]
+    tell(console, f"{count}, {tokens} tokens {verb} ({header.mode}), captured: {seen}")
     if header.observer.state != "not run":
-        told.append(f"observer check: {header.observer.state} ({header.observer.compared})")
-    told += [f"note: {finding}" for finding in header.findings[:SHOWN_FINDINGS]]
-    if len(header.findings) > SHOWN_FINDINGS:
-        told.append(f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
-    told += [f"not seen: {sentence}" for sentence in header.not_seen]
-    for line in told:
-        console.print(printable(line), markup=False)
+        tell(console, f"observer check: {header.observer.state} ({header.observer.compared})")
     if header.observer.why and header.capture != "tokens":
-        console.print(printable(f"warning: {header.observer.why}"), style="yellow", markup=False)
+        tell(console, f"warning: {header.observer.why}", style="yellow")
+    for finding in header.findings[:SHOWN_FINDINGS]:
+        tell(console, f"note: {finding}")
+    if len(header.findings) > SHOWN_FINDINGS:
+        tell(console, f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
+    for sentence in header.not_seen:
+        tell(console, f"not seen: {sentence}")
     stated = [outcome for outcome in outcomes if outcome.had_expected]
     missed = [outcome for outcome in stated if outcome.mismatch is not None]
     for outcome in missed[:SHOWN_FINDINGS]:
         place = f"{outcome.request_id}, sample {outcome.sample}"
-        console.print(
-            printable(f"{place}: expected tokens left at step {outcome.mismatch}"), style="red", markup=False
-        )
+        tell(console, f"{place}: expected tokens left at step {outcome.mismatch}", style="red")
     if stated:
-        came = len(stated) - len(missed)
-        console.print(f"expected tokens came again in {came} of {len(stated)}", markup=False)
-    console.print(f"Wrote {printable(str(result.path))}", markup=False)
+        tell(console, f"expected tokens came again in {len(stated) - len(missed)} of {len(stated)}")
+    tell(console, f"Wrote {result.path}")
 
 
 def _plural(noun: str, count: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +61,7 @@ class Pair:
     divergence: int | None
     """First position where the tokens differ or one side has ended; None where the sequences are equal."""
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Positions of the longer side."""
         return max(self.a.length, self.b.length)
@@ -82,7 +83,7 @@ class Run:
     """First row in A; −1 where A has ended."""
     row_b: int
 
-    @property
+    @cached_property
     def comparable(self) -> int:
         """How many of its rows are comparable."""
         return min(max(self.pair.comparable - self.position, 0), self.count)
@@ -238,7 +239,8 @@ def plan(pairs: list[Pair], a: Trace, b: Trace, batch_rows: int) -> Iterator[lis
             batch.append(Run(pair, position, count, row_a, row_b))
             position += count
             room -= count
-            if not room:
+            # A batch that ends with a row group of A is read without copying.
+            if not room or (count == left_a and row_a >= 0 and room < batch_rows // 2):
                 yield batch
                 batch, room = [], batch_rows
     if batch:

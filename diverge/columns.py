@@ -2,65 +2,90 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from threading import Lock, local
+from typing import Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput
 from ..schemas.trace import arrow_schema
 from .load import Group, Part, Trace
+from .pages import PlainLists, plain_lists
+from .topk import Candidates, Lists
 
 _CACHE_BYTES = 16 << 20
+TOPK_COLUMNS = ("topk_ids", "topk_logits", "topk_logprobs")
+
+Value = TypeVar("Value")
 
 Extent = tuple[int, int]
 """First row in the trace (−1: rows that the trace does not have) and how many rows."""
 
 
-class RowReader:
-    """The small columns of a trace by row number. Decoded row groups are kept up to 16 MiB. Thread-safe."""
+class _Kept(Generic[Value]):
+    """What was read of the last row groups, up to some bytes. Thread-safe."""
 
-    def __init__(self, trace: Trace, columns: list[str]) -> None:
+    def __init__(self, size: Callable[[Value], int]) -> None:
+        self._size = size
+        self._groups: OrderedDict[int, Value] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, number: int, read: Callable[[], Value]) -> Value:
+        """The value of a row group, read if it is not kept."""
+        with self._lock:
+            found = self._groups.get(number)
+            if found is not None:
+                self._groups.move_to_end(number)
+                return found
+        value = read()
+        with self._lock:
+            self._groups[number] = value
+            while len(self._groups) > 1 and sum(map(self._size, self._groups.values())) > _CACHE_BYTES:
+                self._groups.popitem(last=False)
+        return value
+
+
+class RowReader:
+    """The small columns of a trace by row number. Thread-safe."""
+
+    def __init__(self, trace: Trace, columns: list[str], also: tuple[str, ...] = ()) -> None:
+        """Read `columns`; `group` gives those in `also` too."""
         self.trace = trace
         self.columns = columns
-        self._schema = _plain_schema(columns)
-        self._kept: OrderedDict[int, pa.Table] = OrderedDict()
-        self._lock = Lock()
+        wanted = arrow_schema(0, keeps_tensors=False)
+        self._schema = pa.schema([wanted.field(name) for name in (*columns, *also)])
+        self._kept: _Kept[pa.Table] = _Kept(lambda table: table.nbytes)
         self._handles = local()  # a Parquet file object is not made for several threads
 
     def read(self, extents: list[Extent]) -> pa.Table:
         """The rows of the extents, one after the other; nulls for rows that the trace does not have."""
         pieces: list[pa.Table] = []
-        for first, count in extents:
-            row, stop = first, first + count
-            while first >= 0 and row < stop:
-                number = self.trace.group_of(row)
-                group = self.trace.groups[number]
-                take = min(stop, group.first_row + group.rows) - row
-                pieces.append(self._group(number).slice(row - group.first_row, take))
-                row += take
-            if first < 0:
-                pieces.append(
-                    pa.table([pa.nulls(count, kind) for kind in self._schema.types], schema=self._schema)
-                )
+        for number, start, count in split(self.trace, extents):
+            if number is None:
+                nulls = [pa.nulls(count, self._schema.field(name).type) for name in self.columns]
+                pieces.append(pa.table(nulls, self.columns))
+            else:
+                pieces.append(self.group(number).select(self.columns).slice(start, count))
         if not pieces:
-            return self._schema.empty_table()
+            return self._schema.empty_table().select(self.columns)
         return pa.concat_tables(pieces).combine_chunks() if len(pieces) > 1 else pieces[0]
 
-    def _group(self, number: int) -> pa.Table:
-        with self._lock:
-            found = self._kept.get(number)
-            if found is not None:
-                self._kept.move_to_end(number)
-                return found
-        group = self.trace.groups[number]
-        table = self._decode(group).cast(self._schema)
-        with self._lock:
-            self._kept[number] = table
-            while len(self._kept) > 1 and sum(kept.nbytes for kept in self._kept.values()) > _CACHE_BYTES:
-                self._kept.popitem(last=False)
-        return table
+    def group(self, number: int) -> pa.Table:
+        """All rows of a row group."""
+        return self._kept.get(number, lambda: self._as_written(self._decode(self.trace.groups[number])))
+
+    def _as_written(self, table: pa.Table) -> pa.Table:
+        """The columns in rip's own types; lists are left as they are."""
+        columns = [
+            column if pa.types.is_list(field.type) or column.type == field.type else column.cast(field.type)
+            for column, field in zip(table.columns, self._schema, strict=True)
+        ]
+        return pa.table(columns, names=self._schema.names)
 
     def _decode(self, group: Group) -> pa.Table:
         handles = vars(self._handles)
@@ -68,19 +93,77 @@ class RowReader:
         try:
             if name not in handles:
                 handles[name] = pq.ParquetFile(part.path, metadata=part.file.metadata, pre_buffer=False)
-            return handles[name].read_row_group(group.index, columns=self.columns)
+            return handles[name].read_row_group(group.index, columns=self._schema.names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
             raise damaged(part, error) from None
 
 
-def _plain_schema(columns: list[str]) -> pa.Schema:
-    """The columns' types, alike in every part and after a rewrite by another tool."""
-    wanted = arrow_schema(0, keeps_tensors=False)
+class CandidateReader:
+    """The `topk_*` columns of a trace by row number, in place where their layout allows it. Thread-safe."""
 
-    def nullable(kind: pa.DataType) -> pa.DataType:
-        return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+    def __init__(self, trace: Trace, rows: RowReader | None = None) -> None:
+        """`rows` may be a reader whose groups hold `topk_ids`, so that they are decoded once."""
+        self.trace = trace
+        self._ids = rows or RowReader(trace, ["topk_ids"])
+        self._kept: _Kept[Candidates] = _Kept(lambda found: 3 * found.ids.nbytes)
+        self._files = {id(part): os.open(part.path, os.O_RDONLY) for part in trace.parts()}
 
-    return pa.schema([pa.field(name, nullable(wanted.field(name).type)) for name in columns])
+    def read(self, extents: list[Extent]) -> Candidates:
+        """The rows of the extents, one after the other; no candidates where the trace has no row."""
+        return Candidates.joined(
+            [
+                Candidates.none(count) if number is None else self._group(number).rows(start, start + count)
+                for number, start, count in split(self.trace, extents)
+            ]
+        )
+
+    def close(self) -> None:
+        """Give the files back."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+    def _group(self, number: int) -> Candidates:
+        return self._kept.get(number, lambda: self._read(number))
+
+    def _read(self, number: int) -> Candidates:
+        ids = _lists(self._ids.group(number).column("topk_ids"))
+        group = self.trace.groups[number]
+        pages = [self._page(group, name) for name in TOPK_COLUMNS]
+        found: list[Lists] = [ids]
+        for name, page in zip(TOPK_COLUMNS[1:], pages[1:], strict=True):
+            # Decoding levels costs most; numbers whose lists are as long as those of the ids need none.
+            if page and pages[0] and page.levels == pages[0].levels and len(page.values) == 4 * len(ids[1]):
+                found.append((ids[0], np.frombuffer(page.values, np.float32)))
+            else:
+                found.append(_lists(RowReader(self.trace, [name]).group(number).column(name)))
+        return Candidates.of_lists(*found)
+
+    def _page(self, group: Group, name: str) -> PlainLists | None:
+        leaf, levels = group.part.leaves[name]
+        if levels != (2, 1):  # nullable lists of required items
+            return None
+        chunk = group.part.file.metadata.row_group(group.index).column(leaf)
+        return plain_lists(self._files[id(group.part)], chunk)
+
+
+def _lists(column: pa.ChunkedArray) -> Lists:
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return np.diff(array.offsets.to_numpy()), array.flatten().to_numpy(zero_copy_only=False)
+
+
+def split(trace: Trace, extents: list[Extent]) -> Iterator[tuple[int | None, int, int]]:
+    """Cut extents at row groups: (row group, first row inside it, rows); None for rows that are not there."""
+    for first, count in extents:
+        if first < 0:
+            yield None, 0, count
+            continue
+        row, stop = first, first + count
+        while row < stop:
+            number = trace.group_of(row)
+            group = trace.groups[number]
+            take = min(stop, group.first_row + group.rows) - row
+            yield number, row - group.first_row, take
+            row += take
 
 
 def damaged(part: Part, error: Exception) -> BadInput:

@@ -17,7 +17,6 @@ from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
 from .align import Pair, Run, pair_sequences, plan
-from .columns import RowReader
 from .diagnose import causes, first_site, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
@@ -26,7 +25,7 @@ from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
 from .tabulate import candidate_rows, change_rows, site_rows, site_totals
 from .tally import PairState, Tally
-from .tokens import TRACE_COLUMNS, TokenRows, token_rows, with_sites
+from .tokens import Side, SideReader, TokenComparer, TokenRows, read_rows, with_sites
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""
@@ -34,7 +33,7 @@ Progress = Callable[[int, int], None]
 _WORKERS = 2
 _AHEAD = 3
 """Batches that are compared or wait to be added up at the same time."""
-_BATCH_ITEMS = 600_000
+_BATCH_ITEMS = 1_000_000
 """(position, site) pairs in a batch."""
 
 
@@ -109,16 +108,16 @@ def _compared(
     pairs: list[Pair], a: Trace, b: Trace, site_plan: SitePlan, progress: Progress | None
 ) -> Iterator[tuple[TokenRows, SiteRows]]:
     """Compare all pairs, batch by batch, in order."""
-    reader_a, reader_b = RowReader(a, TRACE_COLUMNS), RowReader(b, TRACE_COLUMNS)
+    readers, token_comparer = (SideReader(a), SideReader(b)), TokenComparer()
     comparer = SiteComparer(a, b, site_plan) if site_plan.sites else None
     empty = nothing(len(site_plan.sites))
 
-    def compare(runs: list[Run]) -> tuple[TokenRows, SiteRows]:
+    def compare(runs: list[Run]) -> tuple[list[Run], tuple[Side, Side], SiteRows]:
         sites = empty if comparer is None else comparer.compare(runs)
-        return token_rows(runs, reader_a, reader_b), sites
+        return runs, read_rows(runs, *readers), sites
 
     done, total = 0, sum(pair.length for pair in pairs)
-    waiting: deque[Future[tuple[TokenRows, SiteRows]]] = deque()
+    waiting: deque[Future[tuple[list[Run], tuple[Side, Side], SiteRows]]] = deque()
     batch_rows = max(64, min(1 << 14, _BATCH_ITEMS // max(len(site_plan.sites), 1)))
     batches = plan(pairs, a, b, batch_rows)
     pool = ThreadPoolExecutor(_WORKERS)
@@ -128,13 +127,15 @@ def _compared(
                 waiting.append(pool.submit(compare, runs))
             if not waiting:
                 break
-            tokens, sites = waiting.popleft().result()
-            yield tokens, sites
-            done += len(tokens.pair)
+            runs, sides, sites = waiting.popleft().result()
+            yield token_comparer.compare(runs, *sides), sites
+            done += sum(run.count for run in runs)
             if progress is not None:
                 progress(done, total)
     finally:
         pool.shutdown(cancel_futures=True)
+        for reader in readers:
+            reader.close()
         if comparer is not None:
             comparer.close()
 

@@ -13,17 +13,16 @@ from ..schemas.trace import Site
 from ..schemas.verdict import Cause, FirstSite, FirstToken
 from .align import IndexedSequence, row_of
 from .causes import rank
-from .columns import RowReader
+from .columns import CandidateReader, RowReader
 from .evidence import Evidence, RowFacts
 from .load import Trace
 from .site_plan import SitePlan
 from .tally import LOGITS, PairState, Tally
-from .topk import candidates, differences
+from .topk import Candidates, differences
 
 LOGITS_SITE = "lm_head"
 """How a difference that only the logits hash shows is called."""
 _SHAPES = ["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
-_DECISION = ["step", "topk_ids", "topk_logits", "topk_logprobs", "logits_hash"]
 
 
 def diverging(tally: Tally) -> PairState | None:
@@ -50,8 +49,7 @@ def first_token(tally: Tally, a: Trace, b: Trace) -> FirstToken | None:
     gap = None
     rows = row_of(a, pair.a, position - 1), row_of(b, pair.b, position - 1)
     if rows[0] >= 0 and rows[1] >= 0:
-        tables = [_read(trace, row, _DECISION) for trace, row in zip((a, b), rows, strict=True)]
-        sides = [candidates(table) for table in tables]
+        sides = [_candidates(trace, row) for trace, row in zip((a, b), rows, strict=True)]
         margins = [_number(side.margins()[0]) for side in sides]
         gap = _number(differences(sides[0], sides[1]).max_abs_logit[0])
     return FirstToken(
@@ -208,6 +206,13 @@ def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFact
 
 def _read(trace: Trace, row: int, columns: list[str]) -> Any:
     return RowReader(trace, columns).read([(row, 1)])
+
+
+def _candidates(trace: Trace, row: int) -> Candidates:
+    reader = CandidateReader(trace)
+    found = reader.read([(row, 1)])
+    reader.close()
+    return found
 
 
 def _step(trace: Trace, sequence: IndexedSequence, position: int) -> int | None:

@@ -37,6 +37,8 @@ class Part:
     """int64[sites of the trace]: the site's index in this file's site columns, −1 where it has none."""
     width: int
     """Sites in this file's site columns; 0 where it has none."""
+    leaves: dict[str, tuple[int, tuple[int, int]]]
+    """Column → index of its (last) leaf, and that leaf's largest definition and repetition level."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,13 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
             f"{path} is not a whole trace: the column {missing[0]!r} is missing",
             "give a trace that rip replay wrote",
         )
+    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    leaves = {
+        column.path.partition(".")[0]: (index, (column.max_definition_level, column.max_repetition_level))
+        for index, column in enumerate(columns)
+    }
     if not names >= SITE_COLUMNS:
-        return Part(path, file, np.full(len(header.sites), -1), 0)
+        return Part(path, file, np.full(len(header.sites), -1), 0, leaves)
     place = {site_key(site): index for index, site in enumerate(own.sites)}
     columns_of = np.array([place.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
-    return Part(path, file, columns_of, len(own.sites))
+    return Part(path, file, columns_of, len(own.sites), leaves)

@@ -1,7 +1,7 @@
-"""Where the values of a plain Parquet page lie in the file, so that single rows can be read without decoding.
+"""Where the values of a plain Parquet page lie, so that rows can be read from the file without decoding.
 
 It knows the page header (Thrift compact protocol) and the level encoding (RLE / bit-packed hybrid) of the
-Parquet format, as far as one uncompressed PLAIN data page per column chunk needs them. Everything else is
+Parquet format, as far as one PLAIN data page per column chunk needs them. Everything else is
 answered with None, and the caller decodes with pyarrow.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,17 @@ class PlainPage:
 
     offset: int
     """Byte offset of the first value in the file."""
-    present: np.ndarray | None
-    """bool[rows, width]; None where every item is present."""
+    absent: np.ndarray
+    """int32, ascending: the items that are not there, counted row by row as if all were."""
+
+
+@dataclass(frozen=True)
+class PlainLists:
+    """The values of one column chunk of lists, one behind the other, and how they are told apart."""
+
+    levels: bytes
+    """Encoded, not decoded: two columns with equal ones have equally long lists in every row."""
+    values: memoryview
 
 
 def plain_page(
@@ -42,7 +52,7 @@ def plain_page(
     item_bytes: int,
     levels: tuple[int, int],
 ) -> PlainPage | None:
-    """Find the values of a list column's chunk, or None where its layout is another.
+    """Find the values of a column of fixed-size lists in its chunk, or None where its layout is another.
 
     Args:
         descriptor: The open file.
@@ -52,58 +62,74 @@ def plain_page(
         item_bytes: Bytes of an item.
         levels: The column's largest definition and repetition level.
     """
-    if chunk.compression != "UNCOMPRESSED" or chunk.has_dictionary_page:
+    body = _plain_body(os.pread(descriptor, _HEAD_BYTES, chunk.data_page_offset), chunk)
+    if body is None or chunk.compression != "UNCOMPRESSED" or levels[1] != 1:
         return None
-    start, size = chunk.data_page_offset, chunk.total_compressed_size
-    head = os.pread(descriptor, _HEAD_BYTES, start)
-    try:
-        header, header_bytes = _read_struct(head, 0)
-        page = header[_DATA_PAGE_HEADER]
-        one_plain_page = (
-            header[_PAGE_TYPE] == _DATA_PAGE
-            and page[_ENCODING] == _PLAIN
-            and page[_DEFINITION_ENCODING] == page[_REPETITION_ENCODING] == _RLE
-            and page[_NUM_VALUES] == chunk.num_values
-            and header[_COMPRESSED_SIZE] == header[_UNCOMPRESSED_SIZE] == size - header_bytes
-        )
-    except (IndexError, KeyError, TypeError, ValueError):
-        return None
-    if not one_plain_page or levels[1] != 1:
-        return None
-
-    cursor, end = start + header_bytes, start + size
+    cursor, end = chunk.data_page_offset + body, chunk.data_page_offset + chunk.total_compressed_size
     cursor += 4 + _uint32(descriptor, cursor)  # repetition levels: lists of fixed width need none
     definition_bytes = _uint32(descriptor, cursor)
     encoded = os.pread(descriptor, definition_bytes, cursor + 4)
     offset = cursor + 4 + definition_bytes
     try:
-        present = _presence(encoded, levels[0], chunk.num_values, rows, width)
+        absent = _absent(encoded, levels[0], chunk.num_values, rows, width)
     except (IndexError, ValueError):
         return None
-    items = rows * width if present is None else int(np.count_nonzero(present))
-    return PlainPage(offset, present) if end - offset == items * item_bytes else None
+    items = rows * width - len(absent)
+    return PlainPage(offset, absent) if end - offset == items * item_bytes else None
 
 
-def _presence(encoded: bytes, highest: int, values: int, rows: int, width: int) -> np.ndarray | None:
-    """Which items are there: bool[rows, width], or None for all. ValueError where lists have other widths."""
-    items = np.ones(rows * width, np.bool_)
+def plain_lists(descriptor: int, chunk: pq.ColumnChunkMetaData) -> PlainLists | None:
+    """Read a chunk of a column of lists, or None where its layout is another than a single PLAIN page."""
+    raw = memoryview(os.pread(descriptor, chunk.total_compressed_size, chunk.data_page_offset))
+    start = _plain_body(raw[:_HEAD_BYTES], chunk)
+    if start is None:
+        return None
+    body = raw[start:]
+    if chunk.compression != "UNCOMPRESSED":
+        size = chunk.total_uncompressed_size - start
+        body = memoryview(pa.Codec(chunk.compression.lower()).decompress(body, size))
+    repetition = 4 + int.from_bytes(body[:4], "little")
+    definition = 4 + int.from_bytes(body[repetition : repetition + 4], "little")
+    return PlainLists(bytes(body[: repetition + definition]), body[repetition + definition :])
+
+
+def _plain_body(head: bytes | memoryview, chunk: pq.ColumnChunkMetaData) -> int | None:
+    """Bytes of the page header, where the chunk is a single PLAIN data page; else None."""
+    try:
+        header, header_bytes = _read_struct(bytes(head), 0)
+        page = header[_DATA_PAGE_HEADER]
+        one_plain_page = (
+            not chunk.has_dictionary_page
+            and header[_PAGE_TYPE] == _DATA_PAGE
+            and page[_ENCODING] == _PLAIN
+            and page[_DEFINITION_ENCODING] == page[_REPETITION_ENCODING] == _RLE
+            and page[_NUM_VALUES] == chunk.num_values
+            and header[_COMPRESSED_SIZE] == chunk.total_compressed_size - header_bytes
+            and header[_UNCOMPRESSED_SIZE] == chunk.total_uncompressed_size - header_bytes
+        )
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+    return header_bytes if one_plain_page else None
+
+
+def _absent(encoded: bytes, highest: int, values: int, rows: int, width: int) -> np.ndarray:
+    """Which items are not there. ValueError where lists have other widths."""
+    found: list[np.ndarray] = []
     at = 0
     for level, count in level_runs(encoded, highest.bit_length(), values):
         if isinstance(level, np.ndarray):
             # Level 0 is a null list and takes one entry in place of `width`.
-            run = np.repeat(level, np.where(level == 0, width, 1)) == highest
-            if at + len(run) > len(items):
-                raise ValueError("lists of several widths")
-            items[at : at + len(run)] = run
-            at += len(run)
+            items = np.repeat(level, np.where(level == 0, width, 1))
+            found.append(np.flatnonzero(items != highest) + at)
+            at += len(items)
         else:
             span = count * width if level == 0 else count
             if level != highest:
-                items[at : at + span] = False
+                found.append(np.arange(at, at + span))
             at += span
-    if at != len(items):
+    if at != rows * width:
         raise ValueError("lists of several widths")
-    return None if items.all() else items.reshape(rows, width)
+    return np.concatenate(found).astype(np.int32) if found else np.empty(0, np.int32)
 
 
 def level_runs(encoded: bytes, bits: int, count: int) -> Iterator[tuple[int | np.ndarray, int]]:

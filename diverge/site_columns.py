@@ -24,6 +24,8 @@ from .load import Group, Part, Trace
 from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
+_OPEN_GROUPS = 3
+SPARSE = 4  # below one wanted sketch in four, mapped pages cost less than reading everything between
 _ITEM_BYTES = {"site_hash": HASH_BYTES, "site_l2": 4, "site_sketch": 4 * SKETCH_SIZE}
 
 
@@ -38,10 +40,6 @@ class SiteGroup(Protocol):
         """float32[n, 16] (`site_sketch`) or float32[n] (`site_l2`) at n (row, site) pairs; rows ascending."""
         ...
 
-    def forget(self, first: int, count: int) -> None:
-        """Let go of what reading these rows has left in memory."""
-        ...
-
 
 class SiteReader:
     """Gives the site columns of each row group by the fastest way that its layout allows."""
@@ -49,37 +47,34 @@ class SiteReader:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._open: dict[int, SiteGroup] = {}
-        self._files = {id(part): _Mapped(part) for part in trace.parts()}
+        self._files = {id(part): _File(part) for part in trace.parts()}
         self._lock = Lock()
 
     def group(self, number: int) -> SiteGroup:
         """The site columns of row group `number`."""
         with self._lock:
             if number not in self._open:
-                while len(self._open) >= 8:
+                while len(self._open) >= _OPEN_GROUPS:
                     self._open.pop(next(iter(self._open)))
                 group = self.trace.groups[number]
-                mapped = self._files[id(group.part)]
-                self._open[number] = mapped.group(group) or DecodedGroup(group)
+                opened = self._files[id(group.part)]
+                self._open[number] = opened.group(group) or DecodedGroup(group)
             return self._open[number]
 
     def close(self) -> None:
         """Give the files back."""
         self._open.clear()
-        for mapped in self._files.values():
-            mapped.close()
+        for opened in self._files.values():
+            opened.close()
 
 
-class _Mapped:
-    """One file of a trace, mapped, with what is needed to find its plain pages."""
+class _File:
+    """One open file of a trace, with what is needed to find its plain pages."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
         self.descriptor = os.open(part.path, os.O_RDONLY)
-        self.map = mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
-        self.bytes = np.frombuffer(self.map, np.uint8)
-        schema, arrow = part.file.schema, part.file.schema_arrow
-        self.leaves = {schema.column(i).path.partition(".")[0]: i for i in range(len(schema))}
+        arrow = part.file.schema_arrow
         self.fixed = part.width > 0 and all(
             pa.types.is_fixed_size_list(arrow.field(name).type)
             and arrow.field(name).type.list_size * arrow.field(name).type.value_type.bit_width
@@ -94,49 +89,42 @@ class _Mapped:
         pages: dict[str, PlainPage] = {}
         meta = self.part.file.metadata.row_group(group.index)
         for name, size in _ITEM_BYTES.items():
-            leaf = self.leaves[name]
-            column = self.part.file.schema.column(leaf)
+            leaf, levels = self.part.leaves[name]
             width = self.part.width * (SKETCH_SIZE if name == "site_sketch" else 1)
-            levels = column.max_definition_level, column.max_repetition_level
             item = size // SKETCH_SIZE if name == "site_sketch" else size
             page = plain_page(self.descriptor, meta.column(leaf), group.rows, width, item, levels)
-            if page is None or (name != "site_hash" and page.present is not None):
+            if page is None or (name != "site_hash" and len(page.absent)):
                 return None
             pages[name] = page
         return DirectGroup(self, group.rows, pages)
 
-    def forget(self, offset: int, size: int) -> None:
-        """Unmap pages, so that resident memory does not grow with the file."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            start = offset // mmap.PAGESIZE * mmap.PAGESIZE
-            self.map.madvise(mmap.MADV_DONTNEED, start, offset + size - start)
-
     def close(self) -> None:
-        del self.bytes
         os.close(self.descriptor)
 
 
 class DirectGroup:
     """Site columns read in place."""
 
-    def __init__(self, mapped: _Mapped, rows: int, pages: dict[str, PlainPage]) -> None:
-        self._mapped = mapped
+    def __init__(self, opened: _File, rows: int, pages: dict[str, PlainPage]) -> None:
+        self._file = opened
         self._rows = rows
         self._pages = pages
-        present = pages["site_hash"].present
-        self._present = present
-        if present is not None:
-            counts = np.count_nonzero(present, axis=1)
-            self._before = np.concatenate([[0], np.cumsum(counts)])  # values before each row
+        self._sketches: np.ndarray | None = None
+        self._absent = pages["site_hash"].absent
+        lost = np.bincount(self._absent // opened.part.width, minlength=rows)
+        self._counts = opened.part.width - lost  # hashes in each row
+        self._before = np.concatenate([[0], np.cumsum(self._counts)])  # hashes before each row
 
     def hashes(self, first: int, into: np.ndarray) -> np.ndarray | None:
         """As `SiteGroup.hashes`."""
         offset, width, stop = self._pages["site_hash"].offset, into.shape[1], first + len(into)
-        if self._present is None:
-            self._fill(into, offset + first * width * HASH_BYTES)
+        counts, before = self._counts[first:stop], self._before[first : stop + 1]
+        if before[-1] - before[0] == len(into) * width:
+            self._fill(into, offset + int(before[0]) * HASH_BYTES)
             return None
-        present, before = self._present[first:stop], self._before[first : stop + 1]
-        counts = np.diff(before)
+        low, high = np.searchsorted(self._absent, (first * width, stop * width))
+        present = np.ones(into.shape[:2], np.bool_)
+        present.reshape(-1)[self._absent[low:high] - first * width] = False
         # Rows that hold equally many hashes lie together: whole ones are read where they belong.
         edges = [0, *(np.flatnonzero(counts[1:] != counts[:-1]) + 1).tolist(), len(into)]
         for start, end in pairwise(edges):
@@ -148,26 +136,39 @@ class DirectGroup:
             self._fill(values, place)
             into[start:end] = 0
             into[start:end][present[start:end]] = values.reshape(-1, 2)
-        return None if before[-1] - before[0] == present.size else present
+        return present
 
     def _fill(self, into: np.ndarray, offset: int) -> None:
-        if into.nbytes and os.preadv(self._mapped.descriptor, [into.data], offset) != into.nbytes:
-            raise BadInput(f"{self._mapped.part.path} is truncated", "copy it again, or replay again")
+        if into.nbytes and os.preadv(self._file.descriptor, [into.data], offset) != into.nbytes:
+            raise BadInput(f"{self._file.part.path} is truncated", "copy it again, or replay again")
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """As `SiteGroup.take`."""
-        item, width = _ITEM_BYTES[column], self._mapped.part.width
-        offset = self._pages[column].offset
-        # Bytes, because the values need not lie on a multiple of four in the file.
-        items = self._mapped.bytes[offset : offset + self._rows * width * item].reshape(-1, item)
-        taken: np.ndarray = np.take(items, rows * width + sites, axis=0, mode="clip").view(np.float32)
-        return taken if column == "site_sketch" else taken[:, 0]
+        item, width, first = _ITEM_BYTES[column] // 4, self._file.part.width, int(rows[0])
+        span = (int(rows[-1]) + 1 - first) * width
+        if column == "site_l2" or len(rows) * SPARSE > span:
+            # One long read of all sites of the rows between.
+            values = np.empty((span, item), np.float32)
+            self._fill(values, self._pages[column].offset + first * width * item * 4)
+            if len(rows) < span:
+                values = values.take((rows - first) * width + sites, axis=0)
+        else:
+            taken = np.take(self._mapped_sketches(), rows * width + sites, axis=0, mode="clip")
+            values = taken.view(np.float32)
+        return values if column == "site_sketch" else values[:, 0]
 
-    def forget(self, first: int, count: int) -> None:
-        """As `SiteGroup.forget`."""
-        for column in ("site_l2", "site_sketch"):
-            item = self._mapped.part.width * _ITEM_BYTES[column]
-            self._mapped.forget(self._pages[column].offset + first * item, count * item)
+    def _mapped_sketches(self) -> np.ndarray:
+        """uint8[rows × width, 64]: bytes, because the values need not lie on a multiple of four in the file.
+
+        The mapping lives as long as this group does: few are open at a time, so resident memory is bounded.
+        """
+        if self._sketches is None:
+            offset, count = self._pages["site_sketch"].offset, self._rows * self._file.part.width
+            start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+            size = offset - start + count * _ITEM_BYTES["site_sketch"]
+            opened = mmap.mmap(self._file.descriptor, size, access=mmap.ACCESS_READ, offset=start)
+            self._sketches = np.frombuffer(opened, np.uint8)[offset - start :].reshape(count, -1)
+        return self._sketches
 
 
 class DecodedGroup:
@@ -210,9 +211,6 @@ class DecodedGroup:
             raise BadInput(f"{self._group.part.path}: {column} lists of several lengths", "replay again")
         found: np.ndarray = values.reshape(shape)[rows - first, sites]
         return found
-
-    def forget(self, first: int, count: int) -> None:
-        """As `SiteGroup.forget`: a window lets go by itself."""
 
     def _arrays(self, column: str, first: int, count: int) -> list[tuple[int, pa.Array]]:
         with self._lock:

@@ -6,18 +6,21 @@ whose hashes differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import local
 
 import numpy as np
 
-from ..schemas.trace import HASH_BYTES
+from ..schemas.trace import HASH_BYTES, SKETCH_SIZE
 from .align import Run
-from .load import Trace
-from .site_columns import SiteReader
+from .load import Part, Trace
+from .site_columns import SPARSE, SiteGroup, SiteReader
 from .site_plan import SitePlan
 
-_BLOCK_BYTES = 640 << 10  # hashes of one side that are compared at a time: both sides stay in the L2 cache
+_BLOCK_BYTES = 640 << 10  # hashes of one side compared at a time: both sides stay in the L2 cache
+_SKETCH_BYTES = 1 << 20  # sketches of one side that are read at a time: they are used while in the cache
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,32 @@ class SiteRows:
 
 
 @dataclass(frozen=True)
+class _Side:
+    """Where an extent lies in one trace."""
+
+    group: SiteGroup
+    first: int
+    """Row of the group."""
+    width: int
+    """Sites in the file."""
+    columns: np.ndarray | None
+    """int64[S]: where the compared sites stand in the file, −1: nowhere. None: all, in their order."""
+
+
+@dataclass(frozen=True)
 class _Extent:
     """Rows that are contiguous in one row group of both traces."""
 
-    group_a: int
-    first_a: int
-    group_b: int
-    first_b: int
+    sides: tuple[_Side, _Side]
+    row: int
+    """Number of its first row in the batch."""
     count: int
+
+    def cut(self, rows: int) -> Iterator[_Extent]:
+        """The same in pieces of at most `rows` rows."""
+        for done in range(0, self.count, rows):
+            a, b = (replace(side, first=side.first + done) for side in self.sides)
+            yield _Extent((a, b), self.row + done, min(rows, self.count - done))
 
 
 class SiteComparer:
@@ -54,9 +75,13 @@ class SiteComparer:
     def __init__(self, a: Trace, b: Trace, plan: SitePlan) -> None:
         self._traces = a, b
         self._plan = plan
+        self._by_sketch = plan.by_sketch if plan.by_sketch.any() else None
         self._readers = SiteReader(a), SiteReader(b)
+        self._places: dict[tuple[int, Path], np.ndarray | None] = {}
         self._local = local()
-        self._block_rows = max(_BLOCK_BYTES // (HASH_BYTES * max(len(plan.sites), 1)), 1)
+        widest = max(part.width for trace in (a, b) for part in trace.parts())
+        self._block_rows = max(_BLOCK_BYTES // (HASH_BYTES * widest), 1)
+        self._sketch_rows = max(_SKETCH_BYTES // (4 * SKETCH_SIZE * widest), 1)
 
     def close(self) -> None:
         """Give the files back."""
@@ -65,68 +90,25 @@ class SiteComparer:
 
     def compare(self, runs: list[Run]) -> SiteRows:
         """Compare the comparable rows of some runs; rows are numbered in the order of the runs."""
-        blocks: list[SiteRows] = []
-        total = 0
-        for extents in self._blocks(runs):
-            blocks.append(self._block(extents, total))
-            total += sum(extent.count for extent in extents)
-            if len(blocks[-1].row):
-                self._forget(extents)
-        if not blocks:
-            return nothing(len(self._plan.sites))
-        if len(blocks) == 1:
-            return blocks[0]
-        joined = {
-            name: np.concatenate([getattr(block, name) for block in blocks])
-            for name in SiteRows.__dataclass_fields__
-            if name != "compared_by_site"
-        }
-        return SiteRows(
-            **joined, compared_by_site=np.sum([block.compared_by_site for block in blocks], axis=0)
-        )
-
-    def _forget(self, extents: list[_Extent]) -> None:
-        for extent in extents:
-            self._readers[0].group(extent.group_a).forget(extent.first_a, extent.count)
-            self._readers[1].group(extent.group_b).forget(extent.first_b, extent.count)
-
-    def _blocks(self, runs: list[Run]) -> list[list[_Extent]]:
-        """Extents in order, gathered into blocks of `_block_rows` rows."""
-        blocks: list[list[_Extent]] = []
-        room = 0
-        a, b = self._traces
-        for run in runs:
-            done = 0
-            while done < run.comparable:
-                if not room:
-                    blocks.append([])
-                    room = self._block_rows
-                count = min(run.comparable - done, room)
-                group_a, group_b = a.group_of(run.row_a), b.group_of(run.row_b)
-                first_a = run.row_a + done - a.groups[group_a].first_row
-                first_b = run.row_b + done - b.groups[group_b].first_row
-                blocks[-1].append(_Extent(group_a, first_a, group_b, first_b, count))
-                done += count
-                room -= count
-        return blocks
-
-    def _block(self, extents: list[_Extent], first_row: int) -> SiteRows:
-        n, s = sum(extent.count for extent in extents), len(self._plan.sites)
-        a, missing_a = self._hashes(0, extents, n)
-        b, missing_b = self._hashes(1, extents, n)
-        # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
-        unlike = (a != b).reshape(n, 2 * s).view(np.uint16) != 0
-        missing = (
-            missing_a if missing_b is None else missing_b if missing_a is None else missing_a | missing_b
-        )
-        by_sketch = self._plan.by_sketch if self._plan.by_sketch.any() else None
-        if by_sketch is not None:
-            unlike |= by_sketch
-        if missing is not None:
-            unlike &= ~missing
-        flat = np.flatnonzero(unlike).astype(np.int32)
-        row = flat // s
-        site = flat - row * s
+        n, s = sum(run.comparable for run in runs), len(self._plan.sites)
+        by_sketch = self._by_sketch
+        hashed = s if by_sketch is None else s - int(np.count_nonzero(by_sketch))
+        compared, by_site = np.full(n, hashed, np.int32), np.full(s, n, np.int64)
+        holes, first_hole = np.zeros(n, np.int32), np.full(n, s, np.int16)
+        extents = list(self._extents(runs))
+        found: list[np.ndarray] = []
+        for block in (piece for extent in extents for piece in extent.cut(self._block_rows)):
+            unlike, missing = self._unlike(block)
+            found.append(np.flatnonzero(unlike).astype(np.int32) + np.int32(block.row * s))
+            if missing is not None:
+                rows = slice(block.row, block.row + block.count)
+                lost = missing if by_sketch is None else missing & ~by_sketch
+                compared[rows] -= np.count_nonzero(lost, axis=1).astype(np.int32)
+                by_site -= np.count_nonzero(missing, axis=0)
+                holes[rows], first_hole[rows] = _holes(missing)
+        flat = np.concatenate(found) if found else np.empty(0, np.int32)
+        row = flat // np.int32(s)
+        site = flat - row * np.int32(s)
         drift, l2_a, l2_b = self._drift(extents, row, site)
         by_hash = row
         if by_sketch is not None:
@@ -134,18 +116,9 @@ class SiteComparer:
             kept = ~by_sketch[site] | (drift != 0)
             row, site, drift, l2_a, l2_b = row[kept], site[kept], drift[kept], l2_a[kept], l2_b[kept]
             by_hash = row[~by_sketch[site]]
+            by_site[by_sketch] = 0
         first_site = np.full(n, -1, np.int16)
         first_site[row[::-1]] = site[::-1]  # the last assignment stays: the first site of each row
-        hashed = s if by_sketch is None else s - int(np.count_nonzero(by_sketch))
-        compared, by_site = np.full(n, hashed, np.int32), np.full(s, n, np.int64)
-        holes, first_hole = np.zeros(n, np.int32), np.full(n, s, np.int16)
-        if missing is not None:
-            lost = missing if by_sketch is None else missing & ~by_sketch
-            compared -= np.count_nonzero(lost, axis=1).astype(np.int32)
-            by_site -= np.count_nonzero(missing, axis=0)
-            holes, first_hole = _holes(missing)
-        if by_sketch is not None:
-            by_site[by_sketch] = 0
         return SiteRows(
             compared=compared,
             differing=np.bincount(by_hash, minlength=n).astype(np.int32),
@@ -153,12 +126,79 @@ class SiteComparer:
             holes=holes,
             first_hole=first_hole,
             compared_by_site=by_site,
-            row=row + np.int32(first_row),
+            row=row,
             site=site.astype(np.int16),
             rel_drift=drift,
             l2_a=l2_a,
             l2_b=l2_b,
         )
+
+    def _extents(self, runs: list[Run]) -> Iterator[_Extent]:
+        """The comparable rows of the runs; runs that follow each other in both traces are one extent."""
+        spans: list[tuple[int, int, int]] = []
+        for run in runs:
+            if not run.comparable:
+                continue
+            row_a, row_b, count = spans[-1] if spans else (-1, -1, 0)
+            if (row_a + count, row_b + count) == (run.row_a, run.row_b):
+                spans[-1] = row_a, row_b, count + run.comparable
+            else:
+                spans.append((run.row_a, run.row_b, run.comparable))
+        at = 0
+        for row_a, row_b, count in spans:
+            done = 0
+            while done < count:
+                a, left_a = self._side(0, row_a + done)
+                b, left_b = self._side(1, row_b + done)
+                size = min(left_a, left_b, count - done)
+                yield _Extent((a, b), at, size)
+                done += size
+                at += size
+
+    def _side(self, side: int, row: int) -> tuple[_Side, int]:
+        """Where a row lies, and how many rows its group holds from there on."""
+        trace = self._traces[side]
+        number = trace.group_of(row)
+        group, first = trace.groups[number], row - trace.groups[number].first_row
+        place = self._readers[side].group(number)
+        return _Side(place, first, group.part.width, self._columns(side, group.part)), group.rows - first
+
+    def _columns(self, side: int, part: Part) -> np.ndarray | None:
+        key = side, part.path
+        if key not in self._places:
+            columns = part.columns_of[self._plan.of_b if side else self._plan.of_a]
+            whole = part.width == len(columns) and np.array_equal(columns, np.arange(part.width))
+            self._places[key] = None if whole else columns
+        return self._places[key]
+
+    def _unlike(self, block: _Extent) -> tuple[np.ndarray, np.ndarray | None]:
+        """Which rows of a block differ, and which a side lacks (None: neither lacks any); bool[n, S]."""
+        n, s = block.count, len(self._plan.sites)
+        a, missing_a = self._hashes("a", block.sides[0], n)
+        b, missing_b = self._hashes("b", block.sides[1], n)
+        # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
+        unlike = (a != b).reshape(n, 2 * s).view(np.uint16) != 0
+        missing = (
+            missing_a if missing_b is None else missing_b if missing_a is None else missing_a | missing_b
+        )
+        if self._by_sketch is not None:
+            unlike |= self._by_sketch
+        if missing is not None:
+            unlike &= ~missing
+        return unlike, missing
+
+    def _hashes(self, name: str, side: _Side, n: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """The hashes of n rows, uint64[n, S, 2], and which are missing, bool[n, S] (None: none is)."""
+        if side.columns is None:
+            hashes = self._scratch(name, (n, side.width, 2))
+            present = side.group.hashes(side.first, hashes)
+        else:
+            whole = self._scratch(name, (n, side.width, 2))
+            there = side.group.hashes(side.first, whole)
+            hashes = whole[:, side.columns]
+            present = np.broadcast_to(side.columns >= 0, (n, len(side.columns)))
+            present = present if there is None else present & there[:, side.columns]
+        return hashes, None if present is None else ~present
 
     def _scratch(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """uint64[shape] to write into: this thread's own, because fresh pages cost more than comparing."""
@@ -168,68 +208,42 @@ class SiteComparer:
             known[name] = np.empty(max(size, 2 * self._block_rows * shape[1]), np.uint64)
         return known[name][:size].reshape(shape)
 
-    def _hashes(self, side: int, extents: list[_Extent], n: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The hashes of a block, uint64[N, S, 2], and which are missing, bool[N, S] (None: none is)."""
-        reader, trace = self._readers[side], self._traces[side]
-        wanted = self._plan.of_b if side else self._plan.of_a
-        hashes = self._scratch("ab"[side], (n, len(wanted), 2))
-        missing: np.ndarray | None = None
-        at = 0
-        for extent in extents:
-            number, first = (extent.group_b, extent.first_b) if side else (extent.group_a, extent.first_a)
-            part = trace.groups[number].part
-            columns = part.columns_of[wanted]
-            rows = slice(at, at + extent.count)
-            group = reader.group(number)
-            if part.width == len(wanted) and np.array_equal(columns, np.arange(part.width)):
-                present = group.hashes(first, hashes[rows])
-            else:
-                whole = np.empty((extent.count, part.width, 2), np.uint64)
-                there = group.hashes(first, whole)
-                hashes[rows] = whole[:, columns]
-                present = np.broadcast_to(columns >= 0, (extent.count, len(wanted)))
-                present = present if there is None else present & there[:, columns]
-                present = None if present.all() else present
-            if present is not None:
-                if missing is None:
-                    missing = np.zeros((n, len(wanted)), np.bool_)
-                missing[rows] = ~present
-            at += extent.count
-        return hashes, missing
-
     def _drift(
         self, extents: list[_Extent], row: np.ndarray, site: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at (row, site) pairs of a block; rows ascending."""
-        l2_a, l2_b = np.empty(len(row), np.float32), np.empty(len(row), np.float32)
+        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at (row, site) pairs of a batch; rows ascending."""
+        l2 = np.empty((2, len(row)), np.float32)
         distance = np.full(len(row), np.nan, np.float32)
-        first = begin = 0
-        for extent in extents:
-            end = int(np.searchsorted(row, first + extent.count))
-            if end > begin:
+        begin = 0
+        for whole in extents:
+            end = int(np.searchsorted(row, whole.row + whole.count))
+            dense = (end - begin) * SPARSE > whole.count * len(self._plan.sites)
+            for extent in whole.cut(self._sketch_rows if dense else whole.count):
+                end = int(np.searchsorted(row, extent.row + extent.count))
                 at = slice(begin, end)
-                inside = row[at] - first
-                l2_a[at] = self._take(0, "site_l2", extent, inside, site[at])
-                l2_b[at] = self._take(1, "site_l2", extent, inside, site[at])
-                if self._plan.sketches:
-                    gap = self._take(0, "site_sketch", extent, inside, site[at])
-                    with np.errstate(invalid="ignore", over="ignore"):
-                        gap -= self._take(1, "site_sketch", extent, inside, site[at])
-                        distance[at] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
-            begin = end
-            first += extent.count
+                if end > begin:
+                    self._measure(extent, row[at] - extent.row, site[at], l2[:, at], distance[at])
+                begin = end
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            drift = distance / np.maximum(l2_a, l2_b)
+            drift = distance / np.maximum(l2[0], l2[1])
         drift[distance == 0] = 0  # two rows of zeros can differ in their signs: no drift
-        return drift, l2_a, l2_b
+        return drift, l2[0], l2[1]
 
-    def _take(
-        self, side: int, column: str, extent: _Extent, rows: np.ndarray, sites: np.ndarray
-    ) -> np.ndarray:
-        number, first = (extent.group_b, extent.first_b) if side else (extent.group_a, extent.first_a)
-        wanted = self._plan.of_b if side else self._plan.of_a
-        columns = self._traces[side].groups[number].part.columns_of[wanted]
-        return self._readers[side].group(number).take(column, rows + first, columns[sites])
+    def _measure(
+        self, extent: _Extent, row: np.ndarray, site: np.ndarray, l2: np.ndarray, distance: np.ndarray
+    ) -> None:
+        """Fill norms, float32[2, n], and distances, float32[n], at n (row, site) pairs of an extent."""
+        sketches: list[np.ndarray] = []
+        for index, side in enumerate(extent.sides):
+            sites = site if side.columns is None else side.columns[site]
+            l2[index] = side.group.take("site_l2", row + side.first, sites)
+            if self._plan.sketches:
+                sketches.append(side.group.take("site_sketch", row + side.first, sites))
+        if sketches:
+            gap = sketches[0]
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap -= sketches[1]
+                distance[:] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
 
 
 def _holes(missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

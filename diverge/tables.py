@@ -3,7 +3,8 @@
     tokens.parquet       a row per compared position
     sites.parquet        a row per differing (position, site); equal rows are only counted
     site_totals.parquet  a row per site both traces have
-    topk.parquet         candidates around each sequence's first divergence
+    topk.parquet         candidates around each sequence's first divergence (where none diverges: around the
+                         first position whose distributions differ)
     changes.parquet      fingerprint drift
     summary.json         the verdict (schemas/verdict.py)
 
@@ -248,6 +249,6 @@ class ResultWriter:
 def _parquet_options(table: str) -> dict[str, object]:
     if table != "sites":
         named = ["request_id", "phase", "side"]
-        return {"compression": "ZSTD", "use_dictionary": named, "write_statistics": ["pair", "position"]}
+        return {"compression": "LZ4", "use_dictionary": named, "write_statistics": ["pair", "position"]}
     # Millions of rows where everything differs: plain pages cost least, statistics let readers skip groups.
     return {"compression": "NONE", "use_dictionary": False, "write_statistics": ["pair", "position"]}

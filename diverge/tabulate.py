@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from ..schemas.change import Change
 from .align import row_of
-from .columns import Extent, RowReader
+from .columns import CandidateReader, Extent, RowReader
 from .load import Trace
 from .site_plan import SitePlan
 from .sites import SiteRows
 from .tables import arrow_schema
 from .tally import PairState, Tally
 from .tokens import TokenRows
-from .topk import NO_TOKEN, candidates
+from .topk import NO_TOKEN
 
 _SHOWN_BEFORE = 2
 """Steps before a divergence whose candidates are listed."""
@@ -82,13 +82,11 @@ def change_rows(changes: Sequence[Change]) -> pa.RecordBatch:
 def candidate_rows(tally: Tally, a: Trace, b: Trace) -> pa.RecordBatch:
     """The candidates at the first divergence of each pair and a few steps before it.
 
-    Where the tokens never part, the first position whose distributions differ stands for it.
+    Where no tokens part, the first position whose distributions differ stands for it.
     """
-    shown = [
-        state
-        for state in tally.pairs
-        if state.pair.divergence is not None or state.logits_position is not None
-    ]
+    shown = [state for state in tally.pairs if state.pair.divergence is not None]
+    if not shown:
+        shown = [state for state in tally.pairs if state.logits_position is not None][:1]
     sides = [_side_candidates(shown[:_SHOWN_PAIRS], trace, side) for trace, side in ((a, "a"), (b, "b"))]
     rows = {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
     ordered = np.lexsort((rows["rank"], rows["side"], rows["position"], rows["pair"]))
@@ -128,11 +126,10 @@ def _side_candidates(shown: list[PairState], trace: Trace, side: str) -> dict[st
                 chosen.append(int(sequence.tokens[wanted]) if wanted < sequence.length else NO_TOKEN)
                 before.append((row, 1))
                 here.append((row_of(trace, sequence, wanted), 1))
-    reader = RowReader(trace, ["step", "topk_ids", "topk_logits", "topk_logprobs"])
-    table = reader.read(before)
-    found = candidates(table)
-    last = _steps(table)
-    own = _steps(reader.read(here))
+    candidates, steps = CandidateReader(trace), RowReader(trace, ["step"])
+    found = candidates.read(before)
+    candidates.close()
+    last, own = _steps(steps.read(before)), _steps(steps.read(here))
     step = np.where(own >= 0, own, np.where(last >= 0, last + 1, -1)).astype(np.int32)
     row_index, rank = np.nonzero(found.ids != NO_TOKEN)
     token = found.ids[row_index, rank]

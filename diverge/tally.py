@@ -159,7 +159,7 @@ class Tally:
 
     def _add_gaps(self, tokens: TokenRows) -> np.ndarray:
         """Logit differences of the rows of a batch, float32[N]; NaN where unknown."""
-        logit, logprob = tokens.gap.max_abs_logit[1:], tokens.gap.max_abs_logprob[1:]
+        logit, logprob = tokens.gap.max_abs_logit, tokens.gap.max_abs_logprob
         gap = np.where(np.isnan(logit), logprob, logit)
         gap[tokens.logits_known & tokens.logits_equal] = 0
         gap[~tokens.comparable] = np.nan
@@ -185,8 +185,7 @@ class Tally:
         if not forced.any():
             return
         self.forced += int(np.count_nonzero(forced))
-        # Own choices of the two sides: the row before each position.
-        both, equal = tokens.gap.both[:-1], tokens.gap.top1_equal[:-1]
+        both, equal = tokens.choice_known, tokens.choice_equal
         self.forced_unknown += int(np.count_nonzero(forced & ~both))
         for index in np.flatnonzero(forced & both & ~equal).tolist():
             state = self.pairs[tokens.pair[index]]

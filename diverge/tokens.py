@@ -11,15 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from .align import Run, row_of
-from .columns import Extent, RowReader
+from .align import Run
+from .columns import CandidateReader, Extent, RowReader
+from .load import Trace
 from .sites import SiteRows
 from .tables import arrow_schema
-from .topk import NO_TOKEN, Candidates, Differences, candidates, differences
+from .topk import NO_TOKEN, Candidates, Differences, differences
 
 SHAPES = ("batch_size", "num_tokens", "padded_tokens", "cached_tokens")
-TRACE_COLUMNS = ["step", "forced", "topk_ids", "topk_logits", "topk_logprobs", "logits_hash", *SHAPES]
-"""The small columns of a trace that every batch reads."""
+TRACE_COLUMNS = ["step", "forced", "logits_hash", *SHAPES]
+"""The small columns of a trace that every batch reads, besides the candidates."""
+
+Side = tuple[pa.Table, Candidates]
+"""Rows of one trace: their small columns and their candidates."""
 
 
 @dataclass(frozen=True)
@@ -29,67 +33,108 @@ class TokenRows:
     runs: list[Run]
     pair: np.ndarray  # int32[N]
     position: np.ndarray  # int32[N]
-    token_a: np.ndarray  # int32[N]; NO_TOKEN where A has ended
-    token_b: np.ndarray
     comparable: np.ndarray  # bool[N]
     forced: np.ndarray  # bool[N]: the token here was forced on either side
     step: np.ndarray  # int32[N]; −1 inside the prompt
     logits_known: np.ndarray  # bool[N]: both sides have a logits hash, and the row is comparable
     logits_equal: np.ndarray  # bool[N]
-    gap: Differences  # with one row more, in front: the row before the first position
+    gap: Differences
+    choice_known: np.ndarray  # bool[N]: both sides' candidates for the token AT this position are recorded
+    choice_equal: np.ndarray  # bool[N]: and rank the same token first
     columns: dict[str, pa.Array]
 
 
-def token_rows(runs: list[Run], reader_a: RowReader, reader_b: RowReader) -> TokenRows:
-    """Read and compare the small columns of a batch."""
-    n = sum(run.count for run in runs)
-    pair = np.repeat(np.array([run.pair.index for run in runs], np.int32), [run.count for run in runs])
-    position = np.concatenate(
-        [np.arange(run.position, run.position + run.count, dtype=np.int32) for run in runs]
-    )
-    comparable = np.zeros(n, np.bool_)
-    at = 0
-    for run in runs:
-        comparable[at : at + run.comparable] = True
-        at += run.count
-    token_a = _tokens([run.pair.a.tokens for run in runs], runs)
-    token_b = _tokens([run.pair.b.tokens for run in runs], runs)
+class SideReader:
+    """Reads what one side of a batch needs besides its sites."""
 
-    # One row in front: the distribution that chose the token at the batch's first position.
-    lead, before = runs[0].pair, runs[0].position - 1
-    a = reader_a.read(_extents(row_of(reader_a.trace, lead.a, before), [run.row_a for run in runs], runs))
-    b = reader_b.read(_extents(row_of(reader_b.trace, lead.b, before), [run.row_b for run in runs], runs))
-    dist_a, dist_b = candidates(a), candidates(b)
-    gap = differences(dist_a, dist_b)
-    known, equal = _hashes_equal(a, b)
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._rows = RowReader(trace, TRACE_COLUMNS, also=("topk_ids",))
+        self._candidates = CandidateReader(trace, self._rows)
 
-    # The row before a position is the previous row of the batch; it counts where it is comparable.
-    limit = np.repeat(np.array([run.pair.comparable for run in runs]), [run.count for run in runs])
-    predicted = (position > 0) & (position <= limit)
-    forced_a, forced_b = _bools(a, "forced")[1:], _bools(b, "forced")[1:]
-    step_a, generated_a = _ints(a, "step")
-    step_b, generated_b = _ints(b, "step")
-    step = np.where(generated_a, step_a, np.where(generated_b, step_b, -1))[1:]
-    columns = _columns(runs, pair, position, step, comparable, token_a, token_b)
-    columns |= _predicted(predicted, dist_a, dist_b, gap, known, equal, token_a, token_b)
-    for name in SHAPES:
-        for side, table in (("a", a), ("b", b)):
-            values, valid = _ints(table, name)
-            columns[f"{name}_{side}"] = pa.array(values[1:], mask=~valid[1:])
-    return TokenRows(
-        runs=runs,
-        pair=pair,
-        position=position,
-        token_a=token_a,
-        token_b=token_b,
-        comparable=comparable,
-        forced=forced_a | forced_b,
-        step=step,
-        logits_known=known[1:] & comparable,
-        logits_equal=equal[1:],
-        gap=gap,
-        columns=columns,
+    def read(self, extents: list[Extent]) -> Side:
+        """The small columns and the candidates of some rows."""
+        return self._rows.read(extents), self._candidates.read(extents)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._candidates.close()
+
+
+def read_rows(runs: list[Run], reader_a: SideReader, reader_b: SideReader) -> tuple[Side, Side]:
+    """The small columns and the candidates of a batch on both sides."""
+    return (
+        reader_a.read(_extents([run.row_a for run in runs], runs)),
+        reader_b.read(_extents([run.row_b for run in runs], runs)),
     )
+
+
+class TokenComparer:
+    """Compares the small columns of batches, which must come in order: what chose a batch's first token is
+    the last row of the batch before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, np.ndarray] = {}
+
+    def compare(self, runs: list[Run], side_a: Side, side_b: Side) -> TokenRows:
+        """Compare one batch, given its rows from `read_rows`."""
+        counts = [run.count for run in runs]
+        pair = np.repeat(np.array([run.pair.index for run in runs], np.int32), counts)
+        position = np.concatenate(
+            [np.arange(run.position, run.position + run.count, dtype=np.int32) for run in runs]
+        )
+        limit = np.repeat(np.array([run.pair.comparable for run in runs]), counts)
+        comparable = position < limit
+        token_a = _tokens([run.pair.a.tokens for run in runs], runs)
+        token_b = _tokens([run.pair.b.tokens for run in runs], runs)
+        (a, dist_a), (b, dist_b) = side_a, side_b
+        gap = differences(dist_a, dist_b)
+        known, equal = _hashes_equal(a, b)
+        at_rows = {
+            "logits_known": known,
+            "logits_equal": equal,
+            "logprob_a": dist_a.logprob_of(_next(token_a, runs[-1], runs[-1].pair.a.tokens)),
+            "logprob_b": dist_b.logprob_of(_next(token_b, runs[-1], runs[-1].pair.b.tokens)),
+            "margin_a": dist_a.margins(),
+            "margin_b": dist_b.margins(),
+            "max_abs_logit_diff": gap.max_abs_logit,
+            "max_rel_logit_diff": gap.max_rel_logit,
+            "max_abs_logprob_diff": gap.max_abs_logprob,
+            "kl": gap.kl,
+            "topk_overlap": gap.overlap,
+            "top1_equal": gap.top1_equal,
+            "topk_known": gap.both,
+        }
+        before = self._shifted(at_rows)
+        step_a, generated_a = _ints(a, "step")
+        step_b, generated_b = _ints(b, "step")
+        step = np.where(generated_a, step_a, np.where(generated_b, step_b, -1))
+        columns = _columns(runs, pair, position, step, comparable, token_a, token_b)
+        columns |= _predicted((position > 0) & (position <= limit), before)
+        for name in SHAPES:
+            for side, table in (("a", a), ("b", b)):
+                columns[f"{name}_{side}"] = _one(table, name)
+        return TokenRows(
+            runs=runs,
+            pair=pair,
+            position=position,
+            comparable=comparable,
+            forced=_bools(a, "forced") | _bools(b, "forced"),
+            step=step,
+            logits_known=known & comparable,
+            logits_equal=equal,
+            gap=gap,
+            choice_known=before["topk_known"] & (position > 0),
+            choice_equal=before["top1_equal"],
+            columns=columns,
+        )
+
+    def _shifted(self, at_rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same arrays one row later: at each position, what the row before it holds."""
+        last = self._last or {name: values[:1] for name, values in at_rows.items()}
+        shifted = {name: np.concatenate([last[name], values[:-1]]) for name, values in at_rows.items()}
+        self._last = {name: values[-1:] for name, values in at_rows.items()}
+        return shifted
 
 
 def with_sites(rows: TokenRows, sites: SiteRows) -> pa.RecordBatch:
@@ -138,37 +183,23 @@ def _columns(
     }
 
 
-def _predicted(
-    valid: np.ndarray,
-    dist_a: Candidates,
-    dist_b: Candidates,
-    gap: Differences,
-    known: np.ndarray,
-    equal: np.ndarray,
-    token_a: np.ndarray,
-    token_b: np.ndarray,
-) -> dict[str, pa.Array]:
-    """The columns about the distribution that chose each token: row i here is row i of the shifted arrays."""
-    last = len(valid)
-    none = np.append(token_a, NO_TOKEN), np.append(token_b, NO_TOKEN)
-
-    def real(values: np.ndarray) -> pa.Array:
-        values = values[:last]
-        return pa.array(values.astype(np.float32, copy=False), mask=~valid | np.isnan(values))
-
-    return {
-        "logits_equal": pa.array(equal[:last], mask=~(valid & known[:last])),
-        "logprob_a": real(dist_a.logprob_of(none[0])),
-        "logprob_b": real(dist_b.logprob_of(none[1])),
-        "margin_a": real(dist_a.margins()),
-        "margin_b": real(dist_b.margins()),
-        "max_abs_logit_diff": real(gap.max_abs_logit),
-        "max_rel_logit_diff": real(gap.max_rel_logit),
-        "max_abs_logprob_diff": real(gap.max_abs_logprob),
-        "kl": real(gap.kl),
-        "topk_overlap": real(gap.overlap),
-        "top1_equal": pa.array(gap.top1_equal[:last], mask=~(valid & gap.both[:last])),
+def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa.Array]:
+    """The columns about the distribution that chose each token."""
+    real = ("logprob_a", "logprob_b", "margin_a", "margin_b", "max_abs_logit_diff", "max_rel_logit_diff")
+    real += ("max_abs_logprob_diff", "kl", "topk_overlap")
+    columns = {
+        name: pa.array(before[name].astype(np.float32, copy=False), mask=~valid | np.isnan(before[name]))
+        for name in real
     }
+    columns["logits_equal"] = pa.array(before["logits_equal"], mask=~(valid & before["logits_known"]))
+    columns["top1_equal"] = pa.array(before["top1_equal"], mask=~(valid & before["topk_known"]))
+    return columns
+
+
+def _next(tokens: np.ndarray, last: Run, sequence: np.ndarray) -> np.ndarray:
+    """The token behind each row of a batch; meaningless at the end of a pair, where nothing follows."""
+    following = last.position + last.count
+    return np.append(tokens[1:], sequence[following] if following < len(sequence) else NO_TOKEN)
 
 
 def _tokens(sequences: list[np.ndarray], runs: list[Run]) -> np.ndarray:
@@ -179,13 +210,12 @@ def _tokens(sequences: list[np.ndarray], runs: list[Run]) -> np.ndarray:
     return np.concatenate(pieces)
 
 
-def _extents(leading: int, rows: list[int], runs: list[Run]) -> list[Extent]:
-    """One row in front, then the rows of the runs, neighbours joined."""
-    extents: list[Extent] = [(leading, 1)]
+def _extents(rows: list[int], runs: list[Run]) -> list[Extent]:
+    """The rows of the runs, neighbours joined."""
+    extents: list[Extent] = []
     for row, run in zip(rows, runs, strict=True):
-        first, count = extents[-1]
-        joined = row == first + count if first >= 0 else row < 0
-        if joined:
+        first, count = extents[-1] if extents else (-2, 0)
+        if extents and (row == first + count if first >= 0 else row < 0):
             extents[-1] = first, count + run.count
         else:
             extents.append((row, run.count))

@@ -7,13 +7,11 @@ that it is never mistaken for a missing one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+Lists = tuple[np.ndarray, np.ndarray]
+"""int64[N] lengths (0: no list), and the items of all lists, one behind the other."""
 NO_TOKEN = -1
 _SMALLEST = 1e-12  # a rest bucket below this is rounding in the recorded logprobs
 
@@ -28,6 +26,51 @@ class Candidates:
     has_ids: np.ndarray  # bool[N]
     has_logits: np.ndarray  # bool[N]
     has_logprobs: np.ndarray  # bool[N]
+
+    @classmethod
+    def of_lists(cls, ids: Lists, logits: Lists, logprobs: Lists) -> Candidates:
+        """From lists as Parquet has them: the length of each row's list, and all items."""
+        width = int(ids[0].max(initial=0))
+        matrices = [
+            _padded(lists, fill, dtype, width)
+            for lists, fill, dtype in (
+                (ids, NO_TOKEN, np.int32),
+                (logits, np.nan, np.float32),
+                (logprobs, np.nan, np.float32),
+            )
+        ]
+        has = [lists[0] > 0 for lists in (ids, logits, logprobs)]
+        return cls(matrices[0], matrices[1], matrices[2], has[0], has[1] & has[0], has[2] & has[0])
+
+    @classmethod
+    def none(cls, count: int) -> Candidates:
+        """Rows without candidates."""
+        nothing = np.zeros(count, np.int64), np.empty(0, np.float32)
+        return cls.of_lists(nothing, nothing, nothing)
+
+    @classmethod
+    def joined(cls, pieces: list[Candidates]) -> Candidates:
+        """Rows one after the other; narrower pieces are filled up."""
+        if len(pieces) < 2:
+            return pieces[0] if pieces else cls.none(0)
+        width = max(piece.ids.shape[1] for piece in pieces)
+        fills = {"ids": NO_TOKEN, "logits": np.nan, "logprobs": np.nan}
+        columns: dict[str, np.ndarray] = {}
+        for name in cls.__dataclass_fields__:
+            parts = [getattr(piece, name) for piece in pieces]
+            if name in fills:
+                parts = [
+                    part
+                    if part.shape[1] == width
+                    else np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fills[name])
+                    for part in parts
+                ]
+            columns[name] = np.concatenate(parts)
+        return cls(**columns)
+
+    def rows(self, first: int, stop: int) -> Candidates:
+        """Some of the rows."""
+        return Candidates(*(getattr(self, name)[first:stop] for name in self.__dataclass_fields__))
 
     def margins(self) -> np.ndarray:
         """float32[N]: top-1 minus top-2 raw logit, of logprobs where there are no logits."""
@@ -60,33 +103,22 @@ class Differences:
     both: np.ndarray  # bool[N]: both sides have candidates
 
 
-def candidates(table: pa.Table) -> Candidates:
-    """Read the `topk_*` columns of some rows of a trace."""
-    ids, _, has_ids = _padded(table, "topk_ids", NO_TOKEN, np.int32)
-    logits, _, has_logits = _padded(table, "topk_logits", np.nan, np.float32, ids.shape[1])
-    logprobs, _, has_logprobs = _padded(table, "topk_logprobs", np.nan, np.float32, ids.shape[1])
-    return Candidates(ids, logits, logprobs, has_ids, has_logits & has_ids, has_logprobs & has_ids)
-
-
-def _padded(
-    table: pa.Table, name: str, fill: float, dtype: type, width: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A list column as a matrix filled up at the right, the lists' lengths, and which rows have a list."""
-    column = table.column(name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    lengths = np.diff(array.offsets.to_numpy())
-    flat = array.flatten().to_numpy(zero_copy_only=False).astype(dtype, copy=False)
-    if width is None:
-        width = int(lengths.max(initial=0))
-    filled = lengths > 0
+def _padded(lists: Lists, fill: float, dtype: type, width: int) -> np.ndarray:
+    """Lists as a matrix [N, width], filled up at the right."""
+    lengths, items = lists
+    items = items.astype(dtype, copy=False)
+    if len(items) == len(lengths) * width and np.all(lengths == width):
+        return items.reshape(len(lengths), width)
     matrix: np.ndarray = np.full((len(lengths), width), fill, dtype)
-    if filled.all() and len(flat) == matrix.size:
-        matrix = flat.reshape(matrix.shape)
-    elif width and np.all(lengths[filled] == width):
-        matrix[filled] = flat.reshape(-1, width)
+    filled = lengths > 0
+    if np.all(lengths[filled] == width):
+        matrix[filled] = items.reshape(-1, width)
     else:
-        matrix[np.arange(width) < lengths[:, None]] = flat[: int(np.minimum(lengths, width).sum())]
-    return matrix, lengths, filled
+        place = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+        wide = np.full(place.shape, fill, dtype)
+        wide[place] = items
+        matrix[:, : wide.shape[1]] = wide[:, :width]
+    return matrix
 
 
 def differences(a: Candidates, b: Candidates) -> Differences:

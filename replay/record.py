@@ -67,7 +67,7 @@ class Recorder:
         first = not self._finished
         names = [sequence.request_id for sequence in batch.sequences if sequence.recorded]
         note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        self._progress(self._done, self._total, note)
+        self.say(note)
         for event in self._engine.run(batch, mode, observe):
             if isinstance(event, Finished):
                 self._finished[event.sequence] = event
@@ -77,7 +77,11 @@ class Recorder:
             if first:
                 self.first_hashes += logits_hashes(event)
             self._remember(event, len(plan.prompt))
-            self._progress(self._done, self._total, note)
+            self.say(note)
+
+    def say(self, note: str) -> None:
+        """Tell the progress what is going on besides generating tokens."""
+        self._progress(self._done, self._total, note)
 
     def token_text(self) -> dict[str, str]:
         """Text of every token id that occurs, so that a report can show words without the tokenizer."""

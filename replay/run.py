@@ -14,19 +14,17 @@ from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import CaptureLevel, Lane, Mode, ObserverCheck, Request, Setting, TraceHeader
 from .capture.writer import TraceWriter
 from .contract import (
-    check_identity,
+    check_constraints,
     check_prompt,
     check_vocabulary,
     redacted_sampling,
     resolve_sampling,
-    runtime_difference,
-    runtime_settings,
     silent_defaults,
-    unstated_identity,
 )
 from .engines.base import Engine
 from .findings import Findings
 from .golden import Golden, golden_for
+from .identity import check_identity, runtime_difference, runtime_settings, unstated_identity
 from .observer import observe_again
 from .plan import Batch, Beside, Requested, plan_batches
 from .record import Outcome, Progress, Recorder
@@ -189,6 +187,7 @@ def _execute(
     seconds["replay"] = round(replayed - started, 6)
     observer = ObserverCheck(state="not run", why="no sites were captured")
     if observes:
+        recorder.say("observer check: again with taps off")
         observer = observe_again(engine, batches[0], options.mode, recorder.first_hashes)
         seconds["observer"] = round(time.perf_counter() - replayed, 6)
     not_seen = header.not_seen
@@ -232,11 +231,12 @@ def _requested(envelope: Envelope, engine: Engine, options: Options, findings: F
     """One envelope with prompt, sampling and golden tokens, checked against the model."""
     name = envelope.request_id
     sampling = resolve_sampling(envelope, engine.sampling_defaults)
-    silent = silent_defaults(sampling) if options.mode == "free" else None
+    forced = options.mode != "free"
+    silent = None if forced else silent_defaults(sampling)
     if silent:
         findings.add(silent, name)
     removed = redacted_sampling(envelope)
-    if removed and options.mode == "free":
+    if removed and not forced:
         raise BadInput(
             f"{name}: sampling.{removed[0]} was redacted, so its tokens cannot be chosen as they were",
             "replay the envelope that was not redacted, or force its tokens with a golden mode",
@@ -245,8 +245,10 @@ def _requested(envelope: Envelope, engine: Engine, options: Options, findings: F
     if unknown:
         findings.add(f"fields this rip does not know were kept: {', '.join(unknown)}", name)
     prompt = _prompt(envelope, engine, findings)
+    has_tokenizer = engine.text_of(0) is not None
+    check_constraints(name, sampling, engine.vocab_size, has_tokenizer, forced)
     golden: dict[int, tuple[int, ...]] = {}
-    if options.mode == "free":
+    if not forced:
         wanted = int(sampling["max_tokens"].resolved)
         if wanted == 0:
             raise BadInput(

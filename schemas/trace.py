@@ -233,10 +233,11 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     Hashes and sketches do not compress, so they stay plain. `site_l2`, `site_absmax` and `site_sketch`
     hold no nulls and are written as ONE uncompressed PLAIN page per row group: the values are then the
     last `rows × width × 4` bytes of the column chunk, and a reader can take the sketch of a single row
-    with one seek. A reader must check that layout (see diverge/load.py) and fall back to decoding.
+    with one seek. The `topk_*` columns hardly compress and are plain pages too. A reader must check that
+    layout (see diverge/pages.py) and fall back to decoding.
     """
-    plain = [name for name in schema.names if name in SITE_COLUMNS]
-    small = [name for name in schema.names if name not in SITE_COLUMNS]
+    plain = [name for name in schema.names if name in SITE_COLUMNS or name.startswith("topk_")]
+    small = [name for name in schema.names if name not in plain]
 
     def leaf(name: str) -> str:
         kind = schema.field(name).type

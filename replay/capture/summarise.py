@@ -28,8 +28,8 @@ TICKET_BYTES = 32 * 1024
 """What a thread takes at a time: small enough to share a prefill evenly, large enough to be worth it."""
 
 SHARED_BYTES = 1024 * 1024
-"""Below this (some 50 µs of one core: a decode step, for example) rows are not shared among threads. Little would
-be saved, and on a busy machine a thread that has to be waited for may come milliseconds late."""
+"""Below this (some 50 µs of one core: a decode step, for example) rows are not shared among threads. Little
+would be saved, and on a busy machine a thread that has to be waited for may come milliseconds late."""
 
 BLOCK_PADDING = 32
 """Table entries beyond the widest row, so that its last block can be read whole."""

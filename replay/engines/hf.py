@@ -84,9 +84,7 @@ class HfEngine:
         self._eos = _as_list(
             getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
         )
-        # Any id serves: padding is masked, and some configs name one outside the vocabulary.
-        named = _as_list(getattr(config, "pad_token_id", None))
-        self.pad = named[0] if named and 0 <= named[0] < self.vocab_size else 0
+        self.pad = padding_id(getattr(config, "pad_token_id", None), self.vocab_size)
         self._worker_draws: UniformDraws | None = None
         self._observe_settings()
         self._taps: Taps | None = None
@@ -221,6 +219,12 @@ def _config_dtype(folder: Path) -> str | None:
         raise BadInput(f"{path}: cannot be read: {error.strerror}", "give a whole model folder") from None
     named = config.get("dtype") or config.get("torch_dtype")
     return named if named in ("float32", "bfloat16", "float16") else None
+
+
+def padding_id(named: object, vocab_size: int) -> int:
+    """A token id for padding. Any serves, as it is masked; some configs name one outside the vocabulary."""
+    ids = _as_list(named)
+    return ids[0] if ids and 0 <= ids[0] < vocab_size else 0
 
 
 def _as_list(value: object) -> list[int]:

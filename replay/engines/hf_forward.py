@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from ...schemas.errors import EngineFailed, RipError
 
@@ -38,7 +39,11 @@ class Forward:
                 f"{type(model).__name__} takes no KV cache",
                 "use a causal language model that decodes with one",
             )
-        self._cache = {name: DynamicCache(config=model.config)}
+        cache = DynamicCache(config=model.config)
+        self._cache = {name: cache}
+        self.allows_gaps = all(type(layer) is DynamicLayer for layer in cache.layers)
+        """Padding may stand between the tokens of a sequence: no layer counts columns, as a sliding window
+        does, or folds them into a state."""
 
     def __call__(
         self,

@@ -165,7 +165,8 @@ def load_tokenizer(folder: Path) -> Any | None:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise EngineFailed(
-            f"{folder}: its tokenizer cannot be read: {first_line(error)}", "restore the tokenizer files and config.json"
+            f"{folder}: its tokenizer cannot be read: {first_line(error)}",
+            "restore the tokenizer files and config.json",
         ) from error
 
 

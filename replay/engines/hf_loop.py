@@ -57,7 +57,7 @@ class BatchRun:
         """Prefill, then one token a step on the decode path.
 
         Raises:
-            BadInput: Golden tokens are to be forced, and there is none.
+            BadInput: Golden tokens are to be forced and there is none, or the batch cannot be padded.
             EngineFailed: The model fails.
         """
         for live in self._recorded:
@@ -86,6 +86,7 @@ class BatchRun:
         """One pass over prompt and golden tokens; every row has its distribution.
 
         Raises:
+            BadInput: The batch cannot be padded.
             EngineFailed: The model fails.
         """
         inputs = [(*live.plan.prompt, *(live.plan.golden or ())[:-1]) for live in self._live]
@@ -106,6 +107,10 @@ class BatchRun:
         Yields:
             The rows of each chunk, but for a prompt's last ones when not scoring: those wait for the
             choice of the first token.
+
+        Raises:
+            BadInput: The batch cannot be padded on that side.
+            EngineFailed: The model fails.
 
         Returns:
             The attention mask int64[B, T], and the logits [B, V] after each sequence's last token.
@@ -163,8 +168,18 @@ class BatchRun:
     def _padded(
         self, inputs: Sequence[Sequence[int]]
     ) -> tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Each row's first column that is no padding; token ids, attention mask, positions int64[B, T]."""
+        """Each row's first column that is no padding; token ids, attention mask, positions int64[B, T].
+
+        Raises:
+            BadInput: Padding on the right, in a model whose attention counts columns.
+        """
         columns = max(len(ids) for ids in inputs)
+        padded = any(len(ids) < columns for ids in inputs)
+        if self._right and padded and not self._forward.allows_gaps:
+            raise BadInput(
+                "padding_side=right: the padding would enter this model's sliding window or state",
+                "use --set padding_side=left, or batch_size=1",
+            )
         first_column = [0 if self._right else columns - len(ids) for ids in inputs]
         ids_BT = torch.full((len(inputs), columns), self._engine.pad, dtype=torch.int64)
         mask_BT = torch.zeros_like(ids_BT)

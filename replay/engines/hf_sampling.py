@@ -13,7 +13,6 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 from ...schemas.errors import BadInput
-from ..contract import check_vocabulary
 from ..plan import PlannedSequence
 from .base import SamplerRecord
 
@@ -62,7 +61,7 @@ class Sampler:
         encode: Text to token ids without special tokens; None without a tokenizer.
 
     Raises:
-        BadInput: Bad words without a tokenizer, or a token id outside the vocabulary.
+        BadInput: Bad words without a tokenizer.
     """
 
     def __init__(
@@ -130,27 +129,22 @@ def _constraints(
     prompt_length = len(sequence.prompt)
     processors = LogitsProcessorList()
 
-    def in_vocabulary(name: str) -> list[int]:
-        ids = [int(token) for token in value(name)]
-        check_vocabulary(sequence.request_id, f"sampling.{name}", ids, vocab_size)
-        return ids
-
-    biased = in_vocabulary("logit_bias")
-    if biased:
-        amounts = value("logit_bias").values()
-        pairs = {(token,): float(amount) for token, amount in zip(biased, amounts, strict=True)}
+    bias: dict[str, float] = value("logit_bias")
+    if bias:
+        pairs = {(int(token),): float(amount) for token, amount in bias.items()}
         processors.append(hf.SequenceBiasLogitsProcessor(pairs))
     repetition = float(value("repetition_penalty"))
     if repetition != 1.0:
         processors.append(hf.RepetitionPenaltyLogitsProcessor(repetition))
-    if value("bad_words"):
+    banned = _word_ids(sequence, encode)
+    if banned:
         # Without eos_token_id: given it, transformers would not ban a bad word that ends the sequence.
-        processors.append(hf.NoBadWordsLogitsProcessor(_word_ids(sequence, encode)))
-    ends = [*([] if value("ignore_eos") else eos), *in_vocabulary("stop_token_ids")]
+        processors.append(hf.NoBadWordsLogitsProcessor(banned))
+    ends = [*([] if value("ignore_eos") else eos), *value("stop_token_ids")]
     min_tokens = int(value("min_tokens"))
     if min_tokens and ends:
         processors.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, min_tokens, ends))
-    allowed = in_vocabulary("allowed_token_ids")
+    allowed: list[int] = value("allowed_token_ids")
     if allowed:
         processors.append(hf.PrefixConstrainedLogitsProcessor(lambda _batch, _ids: allowed, num_beams=1))
     presence, frequency = float(value("presence_penalty")), float(value("frequency_penalty"))
@@ -176,13 +170,16 @@ def _warpers(sequence: PlannedSequence, temperature: float) -> LogitsProcessorLi
 
 def _word_ids(sequence: PlannedSequence, encode: Callable[[str], list[int]] | None) -> list[list[int]]:
     """Token ids of bad words, at the start of a text and after a space (as vLLM bans both)."""
+    words: list[str] = sequence.value("bad_words")
+    if not words:
+        return []
     if encode is None:
         raise BadInput(
             f"{sequence.request_id}: sampling.bad_words needs a tokenizer, and the model folder has none",
             "add tokenizer.json to the folder, or state logit_bias instead",
         )
     forms: list[list[int]] = []
-    for word in sequence.value("bad_words"):
+    for word in words:
         for text in (word, " " + word.lstrip()):
             ids = encode(text)
             if ids and ids not in forms:

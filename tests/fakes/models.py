@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rip.replay.engines.hf_load import quiet_transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-
-from rip.replay.engines.hf_load import quiet_transformers
 
 VOCAB = 128
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>")
@@ -68,8 +67,8 @@ def save_tiny_model(family: str, folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        if kind == "gpt2":
-            for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
+            if kind == "gpt2" or name.endswith(".bias"):  # left at 0 or small otherwise
                 torch.nn.init.normal_(parameter, std=0.3)
     model = model.to(getattr(torch, dtype))
     model.generation_config.update(temperature=0.9, top_p=0.95, do_sample=True)

@@ -1,4 +1,4 @@
-"""A second, plain opinion on what a model computes: hooks that clone every output, one row looked up at a time."""
+"""A second, plain opinion on what a model computes: hooks that clone every output, row by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from rip.replay.capture.rowhash import digests, hash_rows_reference
 from rip.schemas.trace import Site
 

@@ -1,4 +1,4 @@
-"""Running an engine in a test without the command line: batches from token ids, events gathered into arrays."""
+"""Running an engine in a test without the request side: batches of token ids, events as lists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
 from rip.replay.contract import ENGINE_DEFAULTS
 from rip.replay.engines.base import Engine, ExecutionShape, Finished, Rows, SamplerRecord, TopK
 from rip.replay.plan import Batch, PlannedSequence
