@@ -36,7 +36,9 @@ def main() -> None:
 
     folder = Path(options.model) if options.model else small_model()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, options.dtype)).eval()
-    print(f"{folder.name} {options.dtype}, {torch.get_num_threads()} threads, {options.pairs} alternating pairs")
+    print(
+        f"{folder.name} {options.dtype}, {torch.get_num_threads()} threads, {options.pairs} alternating pairs"
+    )
     for name, (pattern, decode_budget, prefill_budget) in SETS.items():
         taps = Taps(model, re.compile(pattern))
         taps.discover(lambda ids: model(input_ids=ids, use_cache=False), 1, "cpu")

@@ -3,8 +3,8 @@
     python benchmarks/diverge.py [--folder DIR] [--pairs N] [--positions N]
 
 Pairs of (diverge, baseline) alternate in one process; medians and the median of the pairs' ratios are
-printed. Traces are synthetic: 150 sites, sequences of 1000 positions (400 prompt, 600 decode, 20 candidates
-at every position), row groups of 5000 rows, as the trace writer makes them at that width.
+printed. Traces are synthetic: 150 sites, sequences of 1000 positions (400 prompt, 600 decode), 20 candidates
+for every generated token, row groups of 5000 rows, as `rip replay` writes them at that width.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def sequences(positions: int, kind: str) -> Iterator[Sequence]:
     """Trace A is the kind `equal`; the others differ from it in the share of rows that they name."""
     for index in range(positions // LENGTH):
         one = sequence(index, len(SITES), prompt=400, decode=600, k=20, request_id=f"r{index}")
+        one.has_logits[:399] = False  # a prefill computes logits for the last prompt token only
         rng = np.random.default_rng(index)
         differing = np.zeros(one.present.shape, bool)
         if kind == "all":

@@ -12,8 +12,7 @@ import typer
 
 from .. import __version__
 from ..schemas.errors import RipError
-
-EXIT_HOLDS, EXIT_FAILS, EXIT_NO_WORK, EXIT_NOTHING_COMPARED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+from .exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
 
 app = typer.Typer(
     name="rip",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+
 if TYPE_CHECKING:
     from ..schemas.verdict import Verdict
 
-EXIT_HOLDS, EXIT_FAILS = 0, 1
 HELP = """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
 
 \b

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import BadInput
+from .exit_codes import EXIT_FAILS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ..schemas.change import Drift
     from ..schemas.fingerprint import Fingerprint
 
-EXIT_DRIFT = 1
+
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
@@ -43,7 +44,7 @@ def drift(
 
         print_drift(Console(highlight=False), found)
     if found.changes:
-        raise typer.Exit(EXIT_DRIFT)
+        raise typer.Exit(EXIT_FAILS)
 
 
 def load_fingerprint(path: Path) -> Fingerprint:

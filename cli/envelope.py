@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schemas.errors import BadInput, OutputFailed
+from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
     from ..schemas.envelope import Envelope
@@ -184,7 +185,7 @@ def check(
         for finding in found:
             print(printable(f"{envelope.request_id}: {finding}"))
     print(f"{len(envelopes)} valid, {len(envelopes) - faults} complete")
-    raise typer.Exit(1 if faults else 0)
+    raise typer.Exit(EXIT_FAILS if faults else EXIT_HOLDS)
 
 
 def _described(envelope: Envelope) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .exit_codes import EXIT_FAILS
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -47,7 +49,7 @@ def fingerprint(
     from ..fingerprint.drift import compare
     from ..fingerprint.model_ref import resolve
     from .console import refuse_overwrite, stderr_console, write_private
-    from .drift import EXIT_DRIFT, load_fingerprint, print_drift
+    from .drift import load_fingerprint, print_drift
 
     if output is not None:
         refuse_overwrite(output, force)
@@ -67,7 +69,7 @@ def fingerprint(
         found = compare(base, read)
         print_drift(console, found)
         if found.changes:
-            raise typer.Exit(EXIT_DRIFT)
+            raise typer.Exit(EXIT_FAILS)
 
 
 def _collect(model: ModelRef | None, console: Console) -> Fingerprint:

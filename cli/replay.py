@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import BadInput, OutputFailed
+from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -205,7 +206,7 @@ def replay(
                 show,
             )
     _summarise(console, result, chosen=capture is not None)
-    raise typer.Exit(0 if result.expectations_met else 1)
+    raise typer.Exit(EXIT_HOLDS if result.expectations_met else EXIT_FAILS)
 
 
 replay.__doc__ = HELP

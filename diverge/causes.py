@@ -7,7 +7,7 @@ apply at once: one explains where numbers began to differ, another why a token f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..schemas.verdict import Cause
@@ -179,11 +179,14 @@ def _padding(e: Evidence) -> Finding | None:
     evidence = e.shape_differences("padded_tokens")
     if not evidence or not e.differs:
         return None
-    return _circumstance(
+    found = _circumstance(
         e,
         [*evidence, f"at the first differing row, {e.first_place}"],
         e.replay("--neighbours", "0", "--set", "batch_size=1"),
     )
+    # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
+    weaker: Confidence = "low" if found.confidence == "low" else "medium"
+    return replace(found, confidence=weaker) if e.shape_differences("batch_size") else found
 
 
 def _paths(e: Evidence) -> Finding | None:

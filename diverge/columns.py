@@ -18,7 +18,7 @@ from .load import Group, Part, Trace
 from .pages import PlainLists, plain_lists
 from .topk import Candidates, Lists
 
-_CACHE_BYTES = 16 << 20
+_CACHE_BYTES = 4 << 20
 TOPK_COLUMNS = ("topk_ids", "topk_logits", "topk_logprobs")
 
 Value = TypeVar("Value")

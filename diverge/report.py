@@ -184,8 +184,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _token_text(header: TraceHeader | None) -> dict[str, str]:
-    found = (header.model_extra or {}).get("token_text") if header is not None else None
-    return found if isinstance(found, dict) else {}
+    return header.token_text if header is not None else {}
 
 
 def _findings(side: str, header: TraceHeader | None) -> list[str]:

@@ -24,7 +24,7 @@ from .load import Group, Part, Trace
 from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
-_OPEN_GROUPS = 3
+_OPEN_GROUPS = 2
 SPARSE = 4  # below one wanted sketch in four, mapped pages cost less than reading everything between
 _ITEM_BYTES = {"site_hash": HASH_BYTES, "site_l2": 4, "site_sketch": 4 * SKETCH_SIZE}
 

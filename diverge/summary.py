@@ -77,9 +77,8 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
         table.add_column(column)
     sides = ((first.token_a, first.margin_a), (first.token_b, first.margin_b))
     for name, header, (token, margin) in zip("AB", headers, sides, strict=True):
-        texts = (header.model_extra or {}).get("token_text")
-        text = texts.get(str(token)) if isinstance(texts, dict) else None
-        shown = plain(repr(text)) if isinstance(text, str) else "–"
+        text = header.token_text.get(str(token))
+        shown = "–" if text is None else plain(repr(text))
         table.add_row(name, "ended" if token is None else str(token), Text(shown), number(margin))
     console.print(Padding(table, (1, 0, 0, 2)))
     if first.max_abs_logit_diff is not None:

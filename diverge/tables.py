@@ -172,7 +172,7 @@ class ResultWriter:
     Use as a context manager: leaving it by an error removes what was written.
     """
 
-    _ROWS_PER_GROUP: ClassVar[dict[str, int]] = {"tokens": 1 << 16, "sites": 1 << 20}
+    _ROWS_PER_GROUP: ClassVar[dict[str, int]] = {"tokens": 1 << 14, "sites": 1 << 20}
 
     def __init__(self, folder: Path, force: bool) -> None:
         """Prepare to write `folder`.

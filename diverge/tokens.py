@@ -185,8 +185,8 @@ def _columns(
 
 def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa.Array]:
     """The columns about the distribution that chose each token."""
-    real = ("logprob_a", "logprob_b", "margin_a", "margin_b", "max_abs_logit_diff", "max_rel_logit_diff")
-    real += ("max_abs_logprob_diff", "kl", "topk_overlap")
+    exact = ("logits_known", "logits_equal", "topk_known", "top1_equal")
+    real = [name for name in before if name not in exact]
     columns = {
         name: pa.array(before[name].astype(np.float32, copy=False), mask=~valid | np.isnan(before[name]))
         for name in real

@@ -114,10 +114,10 @@ def _padded(lists: Lists, fill: float, dtype: type, width: int) -> np.ndarray:
     if np.all(lengths[filled] == width):
         matrix[filled] = items.reshape(-1, width)
     else:
-        place = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-        wide = np.full(place.shape, fill, dtype)
-        wide[place] = items
-        matrix[:, : wide.shape[1]] = wide[:, :width]
+        longest = int(lengths.max(initial=0))
+        wide: np.ndarray = np.full((len(lengths), longest), fill, dtype)
+        wide[np.arange(longest) < lengths[:, None]] = items
+        matrix[:, : min(longest, width)] = wide[:, :width]
     return matrix
 
 

@@ -168,11 +168,13 @@ class TraceHeader(Document):
     """Name of the sketch, likewise."""
     observer: ObserverCheck = ObserverCheck(state="not run", why="no sites were captured")
     seconds: dict[str, float] = {}
-    """Wall times: `load`, `replay`, `write`."""
+    """Wall times: `load`, `replay`, `observer`."""
     findings: list[str] = []
     """What a reader should know: drift that was allowed, settings that did not take, silent defaults."""
     not_seen: list[str] = []
     """What this trace cannot show, in sentences."""
+    token_text: dict[str, str] = {}
+    """Text of every token id that occurs (as a JSON key), so that reports can show words."""
 
 
 def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:

@@ -167,7 +167,7 @@ class TraceWriter:
 
 
 def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Gather pieces, or cut them, into tables of about ROW_GROUP_BYTES, each in one chunk of memory."""
+    """Gather pieces, or cut them, into tables of about ROW_GROUP_BYTES."""
     gathered: list[pa.Table] = []
     size = 0
     for whole in pieces:
@@ -177,15 +177,10 @@ def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
             gathered.append(piece)
             size += piece.nbytes
             if size >= ROW_GROUP_BYTES:
-                yield _in_one_chunk(gathered)
+                yield pa.concat_tables(gathered).unify_dictionaries()
                 gathered, size = [], 0
     if gathered:
-        yield _in_one_chunk(gathered)
-
-
-def _in_one_chunk(tables: list[pa.Table]) -> pa.Table:
-    """One chunk becomes one page a column, as `parquet_options` promises."""
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        yield pa.concat_tables(gathered).unify_dictionaries()
 
 
 @contextlib.contextmanager

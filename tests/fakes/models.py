@@ -41,6 +41,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-bf16": ("llama", {"dtype": "bfloat16"}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral-top1": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 1}),
     "qwen2": ("qwen2", {}),  # biases in q, k, v
     "qwen3": ("qwen3", {"head_dim": 8}),  # norms of q and k, [B, T, H, D]
     "gemma3": (  # tied embeddings, window, norms of q and k behind the transpose, [B, H, T, D]

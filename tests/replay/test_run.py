@@ -262,7 +262,7 @@ def test_text_constraints_need_a_tokenizer_and_ids_do_not(run: Runner, sampling:
         run(envelope("fine"), envelope("r0", **sampling))
     result = run(envelope(stop_token_ids=[9]))
     assert run(envelope(stop="END", expected=[5]), mode="golden-decode").outcomes[0].tokens == (5,)
-    assert (result.outcomes[0].text, result.header.model_extra) == ("", {"token_text": {}})
+    assert (result.outcomes[0].text, result.header.token_text) == ("", {})
 
 
 def test_a_neighbour_that_cannot_run_is_refused(run: Runner) -> None:

@@ -12,7 +12,7 @@ from rip.replay.capture.taps import Taps
 from rip.schemas.errors import BadInput, EngineFailed
 from torch import nn
 
-FAMILIES = ["llama", "llama-bf16", "mixtral", "qwen2", "qwen3", "gemma3", "window", "gpt2"]
+FAMILIES = ["llama", "llama-bf16", "mixtral", "mixtral-top1", "qwen2", "qwen3", "gemma3", "window", "gpt2"]
 PROMPTS = ([10, 20, 30, 40, 50], [60], [70, 80, 90])
 STEPS = 4
 
@@ -125,12 +125,15 @@ def test_a_wanted_occurrence_keeps_its_number_when_the_others_are_left_out(tiny_
         assert part.site_hash(position, 0) == whole.site_hash(position, index)
 
 
+@pytest.mark.parametrize(("family", "chosen"), [("mixtral", 2), ("mixtral-top1", 1)])
 def test_routing_decisions_are_sites_and_what_is_inside_experts_is_said_to_be_unseen(
-    tiny_models, open_engine
+    tiny_models, open_engine, family, chosen
 ):
-    engine = open_engine(tiny_models("mixtral"))
-    chosen = next(site for site in engine.sites if site.label() == "layers.1.mlp.gate:2")
-    assert (chosen.dtype, chosen.width) == ("int64", 2)
+    engine = open_engine(tiny_models(family))
+    decision = next(site for site in engine.sites if site.label() == "layers.1.mlp.gate:2")
+    assert (decision.dtype, decision.width) == ("int64", chosen)
+    # With one expert a token there are as many rows inside as tokens, but in another order.
+    assert not [site for site in engine.sites if ".experts." in site.name]
     assert len(engine.not_seen) == 1
     assert "layers.0.mlp.experts.act_fn" in engine.not_seen[0]
 
