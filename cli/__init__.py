@@ -50,13 +50,13 @@ def _global_options(
 def _register_commands() -> None:
     from . import demo, diverge, drift, envelope, fingerprint, query, replay
 
-    app.command("fingerprint")(fingerprint.fingerprint)
-    app.command("drift")(drift.drift)
-    app.add_typer(envelope.app, name="envelope")
-    app.command("replay")(replay.replay)
-    app.command("diverge")(diverge.diverge)
-    app.command("query")(query.query)
-    app.command("demo")(demo.demo)
+    app.command("fingerprint", short_help="Read what this environment is.")(fingerprint.fingerprint)
+    app.command("drift", short_help="Compare two fingerprints.")(drift.drift)
+    app.add_typer(envelope.app, name="envelope", short_help="Make, show and check records of requests.")
+    app.command("replay", short_help="Re-run recorded requests, every layer observed.")(replay.replay)
+    app.command("diverge", short_help="Compare two traces: where and why they part.")(diverge.diverge)
+    app.command("query", short_help="Run SQL over a trace or a result.")(query.query)
+    app.command("demo", short_help="The main job on a real model, in minutes.")(demo.demo)
 
 
 _register_commands()

@@ -200,6 +200,7 @@ def replay(
                     golden=forced,
                     allow_drift=allow_drift,
                     lane=lane,
+                    site_filter="" if level == "tokens" else sites or "",
                     load_seconds=loaded,
                 ),
                 out,

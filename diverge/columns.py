@@ -32,7 +32,7 @@ class _Kept(Generic[Value]):
 
     def __init__(self, size: Callable[[Value], int]) -> None:
         self._size = size
-        self._groups: OrderedDict[int, Value] = OrderedDict()
+        self._groups: OrderedDict[int, tuple[Value, int]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, number: int, read: Callable[[], Value]) -> Value:
@@ -41,11 +41,11 @@ class _Kept(Generic[Value]):
             found = self._groups.get(number)
             if found is not None:
                 self._groups.move_to_end(number)
-                return found
+                return found[0]
         value = read()
         with self._lock:
-            self._groups[number] = value
-            while len(self._groups) > 1 and sum(map(self._size, self._groups.values())) > _CACHE_BYTES:
+            self._groups[number] = value, self._size(value)
+            while len(self._groups) > 1 and sum(size for _, size in self._groups.values()) > _CACHE_BYTES:
                 self._groups.popitem(last=False)
         return value
 

@@ -108,7 +108,7 @@ def _unseen(state: PairState, plan: SitePlan, a: Trace, b: Trace) -> list[str]:
             f"position {position} site {label}"
         )
     for trace in (a, b):
-        wanted = (trace.header.model_extra or {}).get("site_filter")
+        wanted = trace.header.site_filter
         if wanted:
             unseen.append(f"{trace.path.name} observed only sites that match {wanted!r}")
     return unseen

@@ -6,8 +6,9 @@ whose hashes differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import local
 
@@ -52,6 +53,10 @@ class _Side:
     columns: np.ndarray | None
     """int64[S]: where the compared sites stand in the file, −1: nowhere. None: all, in their order."""
 
+    def after(self, rows: int) -> _Side:
+        """The place some rows further."""
+        return _Side(self.group, self.first + rows, self.width, self.columns)
+
 
 @dataclass(frozen=True)
 class _Extent:
@@ -65,8 +70,8 @@ class _Extent:
     def cut(self, rows: int) -> Iterator[_Extent]:
         """The same in pieces of at most `rows` rows."""
         for done in range(0, self.count, rows):
-            a, b = (replace(side, first=side.first + done) for side in self.sides)
-            yield _Extent((a, b), self.row + done, min(rows, self.count - done))
+            a, b = self.sides
+            yield _Extent((a.after(done), b.after(done)), self.row + done, min(rows, self.count - done))
 
 
 class SiteComparer:
@@ -203,7 +208,7 @@ class SiteComparer:
     def _scratch(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """uint64[shape] to write into: this thread's own, because fresh pages cost more than comparing."""
         known: dict[str, np.ndarray] = vars(self._local)
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         if name not in known or known[name].size < size:
             known[name] = np.empty(max(size, 2 * self._block_rows * shape[1]), np.uint64)
         return known[name][:size].reshape(shape)

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -147,6 +148,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
 }
 
 
+@cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of one result table."""
     types = {

@@ -41,6 +41,7 @@ class Options:
         golden: Tokens of a golden trace, with its path; None takes them from the envelopes.
         allow_drift: Run although an identity hash differs, and record it.
         lane: Name of this way to run.
+        site_filter: The pattern that observed sites had to match, for the trace.
         load_seconds: What loading the engine took, for the trace.
     """
 
@@ -52,6 +53,7 @@ class Options:
     golden: tuple[Golden, Path] | None = None
     allow_drift: bool = False
     lane: str = "default"
+    site_filter: str = ""
     load_seconds: float | None = None
 
 
@@ -144,6 +146,7 @@ def replay(
         ],
         fingerprint=fingerprint,
         sites=engine.sites if observes else [],
+        site_filter=options.site_filter,
         row_hash=engine.row_hash,
         sketch=engine.sketch if observes else "",
         findings=findings.sentences(),

@@ -162,6 +162,8 @@ class TraceHeader(Document):
     fingerprint: Fingerprint | None = None
     sites: list[Site] = []
     """In execution order; the position in this list is the index in the site columns."""
+    site_filter: str = ""
+    """The pattern that sites had to match (`--sites`); empty: all were observed."""
     row_hash: str = ""
     """Name of the row hash, with every parameter that changes it."""
     sketch: str = ""

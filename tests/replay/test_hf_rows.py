@@ -6,6 +6,7 @@ import torch
 from fakes.plain_hooks import plain_hooks, reference_hash, row_of
 from fakes.replaying import batch_of, planned, run, run_one
 from rip.replay.engines import hf_loop
+from rip.replay.engines.base import Finished
 from rip.replay.plan import Batch
 from rip.schemas.errors import BadInput, EngineFailed, RipError
 
@@ -45,6 +46,14 @@ def test_execution_shapes_of_a_chunked_prefill(tiny_model, open_engine):
     engine = open_engine(tiny_model, prefill_chunk=3, padding_side="right")
     right = run(engine, batch_of(PROMPT, [90, 100, 110, 120], max_tokens=2))
     assert shape_columns(right[1]) == [(2, 1, 3, 0, 0)] * 3 + [(2, 1, 1, 2, 3), (2, 1, 1, 0, 4), None]
+
+
+@pytest.mark.parametrize("mode", ["free", "golden-prefill"])
+def test_a_chunked_prefill_hands_over_its_rows_chunk_by_chunk(tiny_model, open_engine, mode):
+    engine = open_engine(tiny_model, prefill_chunk=3)
+    events = engine.run(Batch((planned(0, PROMPT, golden=[5, 6], max_tokens=2),)), mode, True)
+    counts = [len(event.token_ids) for event in events if not isinstance(event, Finished)]
+    assert counts == ([3, 3, 2, 1] if mode == "golden-prefill" else [3, 3, 1, 1, 1])
 
 
 def test_execution_shapes_of_a_scoring_pass(tiny_model, open_engine):
