@@ -41,7 +41,7 @@ def main() -> None:
     )
     for name, (pattern, decode_budget, prefill_budget) in SETS.items():
         taps = Taps(model, re.compile(pattern))
-        taps.discover(lambda ids: model(input_ids=ids, use_cache=False), 1, "cpu")
+        taps.discover(lambda ids: model(input_ids=ids, use_cache=False), model.config.vocab_size, "cpu")
         decode = paired(lambda on: decode_once(model, taps if on else None, options), options.pairs)  # noqa: B023
         report(f"decode, {name} ({len(taps.sites)} sites)", decode, options.steps, "token", decode_budget)
         prefill = paired(lambda on: prefill_once(model, taps if on else None), options.pairs)  # noqa: B023

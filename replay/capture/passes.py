@@ -1,9 +1,8 @@
 """What is done with the observed tensors of one forward pass: which rows they hold, where summaries go.
 
 Axes: B sequences in the batch, T columns of the pass, H heads, S sites, W elements of a row, R rows.
-Long passes (T > 1) are summarised tensor by tensor, while the values are in the CPU's cache and before
-memory fills up. In decode steps (T = 1) references are kept and all rows are summarised in one call at
-the end of the step; a reference whose tensor was written to since is an error, never a wrong hash.
+Every output is summarised when its module hands it over: while its values are in the CPU's cache, and
+before a later operation can overwrite them.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from enum import Enum
 
 import torch
 
-from ...schemas.errors import EngineFailed
-from ...schemas.trace import Site
-from .summarise import RowQueue, RowSummaries, summarise_tensor
+from .summarise import RepeatedRows, RowSummaries, summarise_tensor
 
 
 class Layout(Enum):
@@ -106,7 +103,9 @@ class StepBlock:
     def __init__(self, steps: int, batch: int, sites: int) -> None:
         self.batch = batch
         self.summaries = RowSummaries.empty(steps * batch, sites)
-        self.queue = RowQueue(self.summaries)
+        self.repeated = RepeatedRows(self.summaries)
+        self.shared: set[int] = set()
+        """Sites with one row that serves the whole batch."""
 
     def of_row(self, batch_row: int, steps: int) -> RowSummaries:
         """The first `steps` rows of one sequence, as views."""
@@ -130,12 +129,14 @@ class LongPass:
             rows,
             keep,
         )
-        self.counts = [0] * len(rows)
-        """Times that each site was seen in this pass."""
+        self._seen: set[int] = set()
         self._previous: tuple[torch.Tensor, int, int] | None = None
 
     def see(self, site: int, tensor: torch.Tensor) -> None:
-        """Summarise one output."""
+        """Summarise one output; a module that runs more often than it was discovered to is not followed."""
+        if site in self._seen:
+            return
+        self._seen.add(site)
         previous, source = self._previous, None
         # A module that hands on its last child's tensor (mlp → down_proj): same rows, same summaries.
         if previous is not None and previous[0] is tensor and previous[1] == tensor._version:
@@ -159,54 +160,47 @@ class LongPass:
                 self._keep(segment.batch_row, segment.first_row, site, rows_RW)
         self._previous = (tensor, tensor._version, site)
 
-    def end(self, sites: list[Site]) -> None:
+    def end(self) -> None:
         """Everything was summarised on the way."""
 
 
 class StepPass:
-    """A decode step: references are kept and summarised together at its end."""
+    """A decode step (T = 1) of the whole batch: summarised output by output, like the step before."""
 
     def __init__(self, block: StepBlock, step: int, rows: Sequence[RowShape], keep: Keep | None) -> None:
         self._block, self._step, self._rows, self._keep = block, step, rows, keep
-        self.counts = [0] * len(rows)
-        """Times that each site was seen in this pass."""
-        self._fired: list[tuple[int, torch.Tensor, int]] = []
+        self._first = step * block.batch
+        self._again = block.repeated.again
 
     def see(self, site: int, tensor: torch.Tensor) -> None:
-        """Remember one output."""
-        self._fired.append((site, tensor, tensor._version))
-
-    def end(self, sites: list[Site]) -> None:
-        """Summarise the step.
-
-        Raises:
-            EngineFailed: A kept tensor was overwritten before the end of the step.
-        """
-        block, batch, rows = self._block, self._block.batch, self._rows
-        first = self._step * batch
-        shared: list[int] = []
-        for site, tensor, version in self._fired:
-            if tensor._version != version:
-                raise EngineFailed(
-                    f"the model overwrote {sites[site].label()} after it was observed",
-                    "leave that site out with --sites: its rows cannot be read in a decode step",
-                )
-            width = rows[site].width
-            if tensor.numel() != batch * width:
-                if rows[site].layout is not Layout.BATCH_FIRST or tensor.numel() != width:
-                    continue  # only some tokens went through this module
-                shared.append(site)
-            # With T = 1 every layout has its rows in batch order; only the shape may say otherwise.
-            block.queue.add(tensor if tensor.shape[-1] == width else tensor.reshape(-1, width), site, first)
-        block.queue.summarise()
-        for site in shared:  # one row that serves the whole batch
-            _copy_site(block.summaries, slice(first, first + 1), site, slice(first + 1, first + batch), site)
+        """Summarise one output."""
+        if not self._again(site, tensor, self._first):
+            self._see_closely(site, tensor)
         if self._keep is not None:
-            for site, tensor, _ in self._fired:
-                rows_BTW = rows[site].of(tensor, batch, 1)
-                if rows_BTW is not None:
-                    for row in range(batch):
-                        self._keep(row, self._step, site, rows_BTW[row if rows_BTW.shape[0] > 1 else 0])
+            self._keep_rows(site, tensor)
+
+    def _see_closely(self, site: int, tensor: torch.Tensor) -> None:
+        batch, shape = self._block.batch, self._rows[site]
+        if tensor.numel() != batch * shape.width:
+            if shape.layout is not Layout.BATCH_FIRST or tensor.numel() != shape.width:
+                return  # only some tokens went through this module
+            self._block.shared.add(site)
+        # With T = 1 every layout has its rows in batch order; only the shape may say otherwise.
+        self._block.repeated.first(site, tensor, shape.width, self._first)
+
+    def _keep_rows(self, site: int, tensor: torch.Tensor) -> None:
+        rows_BTW = self._rows[site].of(tensor, self._block.batch, 1)
+        if rows_BTW is not None and self._keep is not None:
+            for row in range(self._block.batch):
+                self._keep(row, self._step, site, rows_BTW[row if rows_BTW.shape[0] > 1 else 0])
+
+    def end(self) -> None:
+        """Give every sequence the rows that serve the whole batch."""
+        first, batch = self._first, self._block.batch
+        for site in self._block.shared:
+            _copy_site(
+                self._block.summaries, slice(first, first + 1), site, slice(first + 1, first + batch), site
+            )
 
 
 def _copy_site(out: RowSummaries, from_rows: slice, from_site: int, to_rows: slice, to_site: int) -> None:

@@ -6,7 +6,6 @@ kernel in `kernels.py`. Where numba is missing, or a dtype is rare, the numpy re
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from array import array
@@ -33,6 +32,10 @@ would be saved, and on a busy machine a thread that has to be waited for may com
 
 BLOCK_PADDING = 32
 """Table entries beyond the widest row, so that its last block can be read whole."""
+
+
+ADDRESS, FIRST_SLOT, NEXT_UNIT = 0, 5, 0
+"""Fields of a job and of a task that change from call to call (see kernels.py)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,87 +79,121 @@ class RowSummaries:
         return digests(self.row_hash)
 
 
-class RowQueue:
-    """Tensors to be summarised together in one call, as a decode step does with its sites.
+def summarise_tensor(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+    """Summarise the rows of one tensor: row r goes to `out[first_position + r, site]`.
 
-    The tensors are kept alive until then but not copied: nothing may write into them meanwhile.
+    Args:
+        tensor: [..., W]; the leading dimensions count as one, in row-major order. Rows may lie at any
+            stride. A copy is made only where that leaves no single row stride, where the last dimension
+            is not contiguous, or where the tensor is not on the CPU.
+        out: Where the results go.
+        first_position: First index on the first axis of the output.
+        site: Index on the second axis of the output.
+
+    Raises:
+        IndexError: The rows do not fit into the output.
+    """
+    tensor, rows, row_stride = _as_rows(tensor)
+    positions, sites = out.l2.shape
+    if not (0 <= site < sites and 0 <= first_position <= positions - rows):
+        raise IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {out.l2.shape}")
+    work = _Work.of(out, tensor.dtype, rows, row_stride, tensor.shape[-1])
+    if work is None:
+        _summarise_by_reference(tensor, out, first_position, site)
+    elif rows:
+        work.job[ADDRESS] = tensor.data_ptr()
+        work.job[FIRST_SLOT] = first_position * sites + site
+        work.run(work.address)
+
+
+class RepeatedRows:
+    """Summarises the tensors of decode steps as they come: the same sites and shapes, token after token.
+
+    What `summarise_tensor` finds out about a tensor is kept for its site. That makes a call cheap enough to
+    summarise each output at once, while its values are in the cache and before anything can overwrite it.
     """
 
     def __init__(self, out: RowSummaries) -> None:
         self._out = out
-        self._positions, self._sites = out.l2.shape
-        self._dtypes = _fast_dtypes()
-        self._clear()
+        self._sites = out.l2.shape[1]
+        self._known: list[tuple[Any, ...] | None] = [None] * self._sites
 
-    def _clear(self) -> None:
-        self._jobs = array("q")
-        self._kept: list[torch.Tensor] = []
-        self._total_bytes = self._most_rows = self._most_elements = self._most_bytes = 0
-
-    def add(self, tensor: torch.Tensor, site: int, first_position: int = 0) -> None:
-        """Queue the rows of one tensor: row r goes to `out[first_position + r, site]`.
-
-        Args:
-            tensor: [..., W]; the leading dimensions count as one, in row-major order. Rows may lie at any
-                stride. A copy is made only where that leaves no single row stride, where the last dimension
-                is not contiguous, or where the tensor is not on the CPU.
-            site: Index on the second axis of the output.
-            first_position: First index on the first axis of the output.
+    def first(self, site: int, tensor: torch.Tensor, width: int, first_position: int) -> None:
+        """Summarise rows of `width` elements, and remember what the tensor was like.
 
         Raises:
             IndexError: The rows do not fit into the output.
         """
-        tensor, rows, row_stride = _as_rows(tensor)
-        if not (0 <= site < self._sites and 0 <= first_position <= self._positions - rows):
-            raise IndexError(
-                f"{rows} rows at ({first_position}, {site}) do not fit into {self._out.l2.shape}"
-            )
-        fast = self._dtypes.get(tensor.dtype)
-        if fast is None:
-            _summarise_by_reference(tensor, self._out, first_position, site)
-            return
-        code, size = fast
-        width = tensor.shape[-1]
-        row_bytes = width * size
+        self._known[site] = None
+        rows = tensor if tensor.shape[-1] == width else tensor.reshape(-1, width)
+        summarise_tensor(rows, self._out, first_position, site)
+        if tensor.is_contiguous() and tensor.is_cpu:
+            work = _Work.of(self._out, tensor.dtype, tensor.numel() // width, width, width)
+            if work is not None:
+                work.job[FIRST_SLOT] = first_position * self._sites + site
+                self._known[site] = (
+                    tensor.shape,
+                    tensor.dtype,
+                    work.job,
+                    work.task,
+                    work.run,
+                    work.address,
+                    work,
+                )
+
+    def again(self, site: int, tensor: torch.Tensor, first_position: int) -> bool:
+        """Summarise a tensor like the site's last one.
+
+        This runs hundreds of times a token, between operations that leave the caches cold, so it calls as
+        little as possible.
+
+        Returns:
+            False where it is not like it; then nothing was done. True, too, where this place was filled
+            already: a module that runs more often than it was discovered to is not followed.
+        """
+        known = self._known[site]
+        if known is None:
+            return False
+        shape, dtype, job, task, run, address, _ = known
+        if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
+            return False
         slot = first_position * self._sites + site
-        self._jobs.extend((tensor.data_ptr(), row_stride * size, rows, width, code, slot))
-        self._kept.append(tensor)
-        self._total_bytes += rows * row_bytes
-        # Comparisons, not max(): this runs hundreds of times in a decode step.
-        if rows > self._most_rows:
-            self._most_rows = rows
-        if width > self._most_elements:
-            self._most_elements = width
-        if row_bytes > self._most_bytes:
-            self._most_bytes = row_bytes
-
-    def summarise(self) -> None:
-        """Summarise everything queued, and empty the queue."""
-        if self._kept:
-            tables = _tables_for(self._most_bytes, self._most_elements)
-            fields = (
-                0,
-                len(self._kept) * self._most_rows,
-                max(1, TICKET_BYTES // max(1, self._most_bytes)),
-                self._most_rows,
-                self._jobs.buffer_info()[0],
-                self._sites,
-                *self._out.addresses,
-                *tables.addresses,
-            )
-            task = (ctypes.c_int64 * len(fields))(*fields)
-            _run(ctypes.addressof(task), shared=self._total_bytes >= SHARED_BYTES)
-        self._clear()
+        if slot != job[FIRST_SLOT]:
+            job[ADDRESS] = tensor.data_ptr()
+            job[FIRST_SLOT] = slot
+            task[NEXT_UNIT] = 0
+            run(address)
+        return True
 
 
-def summarise_tensor(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
-    """Summarise the rows of one tensor now: row r goes to `out[first_position + r, site]`.
+class _Work:
+    """One call of the kernel: the rows of one tensor. It can be run again at another address."""
 
-    Arguments and errors as for `RowQueue.add`.
-    """
-    queue = RowQueue(out)
-    queue.add(tensor, site, first_position)
-    queue.summarise()
+    def __init__(
+        self, out: RowSummaries, rows: int, row_bytes: int, elements: int, code: int, stride: int
+    ) -> None:
+        kernel = _kernel()
+        assert kernel is not None
+        tables = _tables_for(row_bytes, elements)
+        self.job = array("q", (0, stride, rows, elements, code, 0))
+        jobs, _ = self.job.buffer_info()
+        per_ticket = max(1, TICKET_BYTES // max(1, row_bytes))
+        fields = (0, rows, per_ticket, rows, jobs, out.l2.shape[1], *out.addresses, *tables.addresses)
+        self.task = array("q", fields)
+        self.address, _ = self.task.buffer_info()
+        self.run = kernel.in_threads if rows * row_bytes >= SHARED_BYTES else kernel.alone
+        self._kept = (out, tables)  # the task holds their addresses
+
+    @classmethod
+    def of(
+        cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, width: int
+    ) -> _Work | None:
+        """Work on `rows` rows of `width` elements, `row_stride` elements apart; None for a rare dtype."""
+        fast = _fast_dtypes().get(dtype)
+        if fast is None:
+            return None
+        code, size = fast
+        return cls(out, rows, width * size, width, code, row_stride * size)
 
 
 def prepare_kernel() -> str:
@@ -234,11 +271,11 @@ def _tables_for(row_bytes: int, elements: int) -> _Tables:
 
 @dataclass(frozen=True, eq=False)
 class _Kernel:
-    address: int
-    call: Callable[[int], None]
-    in_team: Any
-    """`GOMP_parallel(function, data, threads, flags)` of the OpenMP runtime that torch itself uses, or None.
-    Its threads wait actively between torch's operations; a second pool would fight them for the cores."""
+    alone: Callable[[int], None]
+    """Runs a task on the calling thread."""
+    in_threads: Callable[[int], None]
+    """Runs it with the threads of the OpenMP runtime that torch itself uses, where there is one. They wait
+    actively between torch's operations; a second pool would fight them for the cores."""
 
 
 @functools.cache
@@ -247,14 +284,27 @@ def _kernel() -> _Kernel | None:
         from .kernels import compiled_task
     except ImportError:
         return None
-    task = compiled_task()
-    in_team: Any = None
-    # The same look-up as torch's own libraries: the process's global symbols. Absent on macOS and Windows.
-    with contextlib.suppress(AttributeError, OSError, TypeError):
+    import torch
+
+    compiled = compiled_task()
+    # Without giving up the interpreter's lock: a row takes less time than that.
+    alone = ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(compiled.address)
+    try:
+        # As torch's own libraries find it: among the process's global symbols. Not on macOS and Windows.
         in_team = ctypes.CDLL(None).GOMP_parallel
-        in_team.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        in_team.restype = None
-    return _Kernel(task.address, task.ctypes, in_team)
+    except (AttributeError, OSError, TypeError):
+        return _Kernel(alone, compiled.ctypes)
+    in_team.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    in_team.restype = None
+
+    def in_threads(task: int) -> None:
+        threads = torch.get_num_threads()
+        if threads > 1:
+            in_team(compiled.address, task, threads, 0)
+        else:
+            compiled.ctypes(task)
+
+    return _Kernel(alone, in_threads)
 
 
 @functools.cache
@@ -272,15 +322,3 @@ def _fast_dtypes() -> dict[torch.dtype, tuple[int, int]]:
         torch.float32: (FLOAT32, 4),
         torch.float64: (FLOAT64, 8),
     }
-
-
-def _run(task: int, shared: bool) -> None:
-    import torch
-
-    kernel = _kernel()
-    assert kernel is not None
-    threads = torch.get_num_threads()
-    if shared and threads > 1 and kernel.in_team is not None:
-        kernel.in_team(kernel.address, task, threads, 0)
-    else:
-        kernel.call(task)

@@ -53,7 +53,9 @@ class Taps:
         self._rows: list[RowShape] = []
         self._sources: dict[str, dict[int, list[int]]] = {}
         """Module → index of the output → the site of each occurrence."""
-        self._pass: LongPass | StepPass | None = None
+        self._see: Callable[[int, torch.Tensor], None] | None = None
+        """What the pass that is being observed does with an output; None between passes."""
+        self._occurrences: dict[int, int] = {}
 
     def discover(
         self, forward: Callable[[torch.Tensor], object], vocab_size: int, device: torch.device | str
@@ -131,25 +133,34 @@ class Taps:
 
     @contextmanager
     def attached(self) -> Iterator[Taps]:
-        """Hooks are on the model inside this context, and gone after it."""
-        handles: list[torch.utils.hooks.RemovableHandle] = []
+        """The taps are on the model inside this context, and gone after it."""
+        tapped: list[nn.Module] = []
+        inputs: dict[nn.Module, list[int]] = {}
+        outputs: dict[nn.Module, dict[int, list[int]]] = {}
+        for name, module in self._observed_modules():
+            observed = {
+                index: indices
+                for index, indices in self._sources.get(name, {}).items()
+                if any(site != _UNOBSERVED for site in indices)
+            }
+            of_input = observed.pop(_INPUT, None)
+            projection = _attention_projection(module)
+            if of_input is not None and projection is not None:
+                inputs[projection] = of_input
+            if observed:
+                outputs[module] = observed
         try:
-            for name, module in self._observed_modules():
-                observed = {
-                    index: indices
-                    for index, indices in self._sources.get(name, {}).items()
-                    if any(site != _UNOBSERVED for site in indices)
-                }
-                of_input = observed.pop(_INPUT, None)
-                projection = _attention_projection(module)
-                if of_input is not None and projection is not None:
-                    handles.append(projection.register_forward_pre_hook(self._input_hook(of_input)))
-                if observed:
-                    handles.append(module.register_forward_hook(self._output_hook(observed)))
+            for module in {**inputs, **outputs}:
+                # Not forward hooks: they send every call of the module through torch's slow path, which
+                # costs more than the summaries. Torch calls this attribute in place of the module's own
+                # call, hooks included, so that the outputs seen are those that the model goes on with.
+                call = module._compiled_call_impl or module._call_impl
+                module._compiled_call_impl = self._tapped(call, inputs.get(module), outputs.get(module, {}))
+                tapped.append(module)
             yield self
         finally:
-            for handle in handles:
-                handle.remove()
+            for module in tapped:
+                module._compiled_call_impl = getattr(module._compiled_call_impl, "untapped", None)
 
     def long_pass(
         self, segments: list[Segment], batch: int, tokens: int, keep: Keep | None
@@ -167,54 +178,61 @@ class Taps:
 
     @contextmanager
     def _observing(self, current: LongPass | StepPass) -> Iterator[None]:
-        self._pass = current
+        self._see, self._occurrences = current.see, {}
         try:
             yield
-            current.end(self.sites)
+            current.end()
         finally:
-            self._pass = None
+            self._see = None
 
     def _observed_modules(self) -> Iterator[tuple[str, nn.Module]]:
         for path, module in self._base.named_modules():
             if path and not isinstance(module, nn.ModuleList | nn.ModuleDict):
                 yield canonical_name(path), module
 
-    def _see(self, indices: list[int], tensor: torch.Tensor) -> None:
-        current = self._pass
-        if current is None:
+    def _tapped(
+        self, call: Callable[..., Any], of_input: list[int] | None, observed: dict[int, list[int]]
+    ) -> Callable[..., Any]:
+        """A module's call, with its input and outputs shown to the pass that is being observed.
+
+        It runs hundreds of times a token, between operations that leave the caches cold: every call and
+        look-up in it is felt. So the usual module (one tensor, once a pass) has a form of its own.
+        """
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                if isinstance(output, torch.Tensor):
+                    see(site, output)
+                elif isinstance(output, tuple | list) and output and isinstance(output[0], torch.Tensor):
+                    see(site, output[0])
+            return output
+
+        def any_form(*args: Any, **kwargs: Any) -> Any:
+            if of_input is not None and args and isinstance(args[0], torch.Tensor):
+                self._see_any(of_input, args[0])
+            output = call(*args, **kwargs)
+            for index, tensor in _tensors_of(output):
+                if index in observed:
+                    self._see_any(observed[index], tensor)
+            return output
+
+        usual = of_input is None and list(observed) == [0] and len(observed[0]) == 1
+        site = observed[0][0] if usual else _UNOBSERVED
+        chosen = plain if usual else any_form
+        chosen.untapped = None if call.__name__ == "_call_impl" else call  # type: ignore[attr-defined]
+        return chosen
+
+    def _see_any(self, indices: list[int], tensor: torch.Tensor) -> None:
+        """Count which occurrence of the module this is, and let the pass see it if it is observed."""
+        if self._see is None:
             return
-        if len(indices) == 1:
-            site = indices[0]
-            if not current.counts[site]:
-                current.counts[site] = 1
-                current.see(site, tensor)
-            return
-        anchor = max(indices)  # any observed occurrence serves as the module's counter
-        occurrence = current.counts[anchor]
-        current.counts[anchor] = occurrence + 1
+        key = id(indices)
+        occurrence = self._occurrences.get(key, 0)
+        self._occurrences[key] = occurrence + 1
         if occurrence < len(indices) and indices[occurrence] != _UNOBSERVED:
-            current.see(indices[occurrence], tensor)
-
-    def _input_hook(self, indices: list[int]) -> Callable[..., None]:
-        def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], torch.Tensor):
-                self._see(indices, inputs[0])
-
-        return hook
-
-    def _output_hook(self, observed: dict[int, list[int]]) -> Callable[..., None]:
-        see, alone, several = self._see, observed.get(0), tuple(observed.items())
-
-        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, torch.Tensor):
-                if alone is not None:
-                    see(alone, output)
-            elif isinstance(output, tuple | list):
-                for index, indices in several:
-                    if index < len(output) and isinstance(output[index], torch.Tensor):
-                        see(indices, output[index])
-
-        return hook
+            self._see(indices[occurrence], tensor)
 
 
 def _tensors_of(output: object) -> list[tuple[int, torch.Tensor]]:

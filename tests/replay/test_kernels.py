@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rip.replay.capture import summarise
 from rip.replay.capture.rowhash import hash_rows_reference
 from rip.replay.capture.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
-from rip.replay.capture.summarise import RowQueue, RowSummaries, prepare_kernel, summarise_tensor
+from rip.replay.capture.summarise import RepeatedRows, RowSummaries, prepare_kernel, summarise_tensor
 
 FAST = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from([576, 577, 1536, 4099]))
@@ -125,32 +125,49 @@ def test_thread_count_and_chunks_do_not_matter(threads, monkeypatch):
         torch.set_num_threads(before)
 
 
-def test_a_queue_of_unlike_tensors_gives_what_each_gives_alone():
-    tensors = [random_rows(dtype, rows, width, width, False) for rows, width, dtype in (
-        (3, 576, torch.bfloat16), (1, 49, torch.float32), (2, 1536, torch.float16),
-        (3, 5000, torch.float64), (3, 7, torch.int32), (3, 1, torch.bfloat16),
-    )]  # fmt: skip
-    out = RowSummaries.empty(10, 8)
-    queue = RowQueue(out)
-    for site, tensor in enumerate(tensors):
-        queue.add(tensor, site + 1, first_position=4)
-    queue.summarise()
-    for site, tensor in enumerate(tensors):
-        written = slice(4, 4 + len(tensor))
-        assert_same_bits([part[written] for part in everything(out, site + 1)], reference(tensor))
-    assert not out.row_hash[:4].any()
-    assert not out.row_hash[7:].any()
-    assert not out.row_hash[:, [0, 7]].any()
+STEPS = (
+    [(3, 1, 576), (3, 1, 576), (3, 1, 576)],  # the usual decode step of a batch of three
+    [(3, 1, 576), (3, 1, 576), (1, 1, 576)],  # another shape in between
+    [(3, 1, 3, 192), (3, 1, 3, 192), (3, 1, 3, 192)],  # rows that are spread over two axes
+)
 
 
-def test_a_queue_is_empty_after_use_and_writes_nothing_twice():
-    out = RowSummaries.empty(1, 1)
-    queue = RowQueue(out)
-    queue.add(torch.ones(4), 0)
-    queue.summarise()
-    out.l2[:] = 0
-    queue.summarise()
-    assert out.l2[0, 0] == 0
+@pytest.mark.parametrize("shapes", STEPS, ids=["same", "another-shape", "heads"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32])
+def test_repeated_rows_give_what_each_gives_alone(shapes, dtype):
+    out = RowSummaries.empty(3 * len(shapes), 2)
+    repeated = RepeatedRows(out)
+    tensors = [random_rows(dtype, shape[0], 576, 576, False).reshape(shape) for shape in shapes]
+    for step, tensor in enumerate(tensors):
+        if not repeated.again(1, tensor, 3 * step):
+            repeated.first(1, tensor, 576, 3 * step)
+    for step, tensor in enumerate(tensors):
+        written = slice(3 * step, 3 * step + len(tensor))
+        assert_same_bits([part[written] for part in everything(out, 1)], reference(tensor.reshape(-1, 576)))
+    assert not out.row_hash[:, 0].any()
+
+
+@pytest.mark.parametrize("other", [
+    torch.ones(2, 1, 8), torch.ones(1, 1, 9),
+    torch.ones(1, 1, 8, dtype=torch.float64), torch.ones(1, 1, 16)[..., ::2],
+], ids=["rows", "width", "dtype", "strides"])  # fmt: skip
+def test_a_tensor_unlike_the_last_one_is_not_read_with_its_form(other):
+    out = RowSummaries.empty(4, 1)
+    repeated = RepeatedRows(out)
+    repeated.first(0, torch.ones(1, 1, 8), 8, 0)
+    assert not repeated.again(0, other, 1)
+    assert not out.row_hash[1:].any()
+    assert repeated.again(0, torch.full((1, 1, 8), 2.0), 1)
+
+
+def test_a_place_that_was_filled_is_not_filled_again():
+    out = RowSummaries.empty(2, 1)
+    repeated = RepeatedRows(out)
+    repeated.first(0, torch.zeros(1, 1, 8), 8, 0)
+    repeated.again(0, torch.ones(1, 1, 8), 1)
+    before = out.row_hash.copy()
+    assert repeated.again(0, torch.full((1, 1, 8), 5.0), 1)
+    assert (out.row_hash == before).all()
 
 
 def test_empty_tensors_write_nothing_and_empty_rows_have_a_hash():

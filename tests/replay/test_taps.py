@@ -7,9 +7,10 @@ import torch
 from fakes.plain_hooks import bits_of, plain_hooks, reference_hash, row_of
 from fakes.replaying import batch_of, run, run_one
 from rip.replay.capture.passes import Segment, StepBlock
+from rip.replay.capture.rowhash import hash_rows_reference
 from rip.replay.capture.summarise import RowSummaries
 from rip.replay.capture.taps import Taps
-from rip.schemas.errors import BadInput, EngineFailed
+from rip.schemas.errors import BadInput
 from torch import nn
 
 FAMILIES = ["llama", "llama-bf16", "mixtral", "mixtral-top1", "qwen2", "qwen3", "gemma3", "window", "gpt2"]
@@ -17,8 +18,11 @@ PROMPTS = ([10, 20, 30, 40, 50], [60], [70, 80, 90])
 STEPS = 4
 
 
-def hooks_on(model):
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+def taps_left_on(model):
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) + (module._compiled_call_impl is not None)
+        for module in model.modules()
+    )
 
 
 def rows_by_plain_hooks(engine, prompts, steps, right=False):
@@ -158,16 +162,16 @@ def test_a_pattern_that_matches_nothing_is_an_error(tiny_model, open_engine):
         open_engine(tiny_model, sites="no such module")
 
 
-def test_no_hook_is_left_after_a_run_an_interrupted_one_and_discovery(tiny_model, open_engine):
+def test_no_tap_is_left_after_a_run_an_interrupted_one_and_discovery(tiny_model, open_engine):
     engine = open_engine(tiny_model)
-    assert hooks_on(engine.model) == 0
+    assert taps_left_on(engine.model) == 0
     run_one(engine, [10, 20])
-    assert hooks_on(engine.model) == 0
+    assert taps_left_on(engine.model) == 0
     events = engine.run(batch_of([10, 20], max_tokens=100), "free", True)
     next(events)
-    assert hooks_on(engine.model) > 0
+    assert taps_left_on(engine.model) > 0
     events.close()
-    assert hooks_on(engine.model) == 0
+    assert taps_left_on(engine.model) == 0
 
 
 def test_nothing_is_observed_outside_a_pass(tiny_model, open_engine):
@@ -176,7 +180,7 @@ def test_nothing_is_observed_outside_a_pass(tiny_model, open_engine):
     taps.discover(lambda ids: engine.model(input_ids=ids), 128, "cpu")
     with taps.attached(), torch.no_grad():
         engine.model(input_ids=torch.tensor([[1, 2, 3]]))  # a foreign pass in between does no harm
-    assert hooks_on(engine.model) == 0
+    assert taps_left_on(engine.model) == 0
 
 
 class Overwriting(nn.Module):
@@ -202,19 +206,41 @@ def taps_on(model, pattern=""):
     return taps
 
 
-def test_in_a_decode_step_an_overwritten_output_is_an_error_that_names_the_site():
+def test_in_a_decode_step_an_overwritten_output_is_hashed_as_it_was_returned():
     model = Overwriting()
     taps = taps_on(model)
-    block = StepBlock(1, 1, len(taps.sites))
-    with (
-        torch.no_grad(),
-        taps.attached(),
-        pytest.raises(EngineFailed, match="overwrote first after") as caught,
-        taps.step(block, 0, None),
-    ):
-        model(torch.tensor([[3]]))
-    assert "--sites" in caught.value.fix
-    assert hooks_on(model) == 0
+    block = StepBlock(2, 1, len(taps.sites))
+    with torch.no_grad(), taps.attached():
+        for step, token in enumerate((3, 7)):  # the second step takes the short way of repeated shapes
+            with taps.step(block, step, None):
+                model(torch.tensor([[token]]))
+    first = [site.name for site in taps.sites].index("first")
+    for step, token in enumerate((3, 7)):
+        returned = model.first(model.embed(torch.tensor([token]))).detach()
+        expected = hash_rows_reference(returned.view(torch.uint8).numpy())
+        assert block.summaries.row_hash[step, first].tolist() == expected[0].tolist()
+    assert taps_left_on(model) == 0
+
+
+def test_a_hook_of_the_user_s_own_changes_what_is_seen_whenever_it_was_registered():
+    model = Overwriting()
+    taps = taps_on(model)
+    out = RowSummaries.empty(3, 3)
+    ids = torch.tensor([[3, 4, 5]])
+
+    def seen(register_first: bool) -> list[int]:
+        hook = lambda _module, _inputs, output: output * 2  # noqa: E731
+        handle = model.second.register_forward_hook(hook) if register_first else None
+        with torch.no_grad(), taps.attached():
+            handle = handle or model.second.register_forward_hook(hook)
+            with taps.long_pass([Segment(0, 0, 3, out, 0)], 1, 3, None):
+                returned = model(ids)
+        handle.remove()
+        expected = hash_rows_reference(returned[0].contiguous().view(torch.uint8).numpy())
+        assert out.row_hash[:, 2].tolist() == expected.tolist()
+        return out.row_hash[:, 2].tolist()
+
+    assert seen(True) == seen(False)
 
 
 def test_in_a_prefill_an_overwritten_output_is_hashed_as_it_was_returned():
