@@ -185,6 +185,8 @@ class StepPass:
             if shape.layout is not Layout.BATCH_FIRST or tensor.numel() != shape.width:
                 return  # only some tokens went through this module
             self._block.shared.add(site)
+        else:
+            self._block.shared.discard(site)
         # With T = 1 every layout has its rows in batch order; only the shape may say otherwise.
         self._block.repeated.first(site, tensor, shape.width, self._first)
 
