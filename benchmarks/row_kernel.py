@@ -133,9 +133,7 @@ def measure_decode() -> None:
 
     seconds = medians({"again": again}, 200)["again"]
     each = seconds / len(tensors) * 1e9
-    print(
-        f"\ndecode step, {len(tensors)} rows: {seconds * 1e6:.0f} µs, {each:.0f} ns a row with its call"
-    )
+    print(f"\ndecode step, {len(tensors)} rows: {seconds * 1e6:.0f} µs, {each:.0f} ns a row with its call")
 
 
 def main() -> None:
