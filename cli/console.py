@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
 
 def stderr_console() -> Console:
-    """The console for summaries and progress. Data goes to stdout with `print`."""
+    """The console for summaries and progress. Data goes to stdout with `print`.
+
+    It wraps between words on a terminal, and not at all in a file.
+    """
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def progress_bar(console: Console) -> Progress:

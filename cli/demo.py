@@ -92,7 +92,7 @@ class _Show:
         from . import app
 
         words = [str(argument) for argument in arguments]
-        self._console.print(Text(f"$ rip {shlex.join(words)}", style="dim"))
+        self._console.print(Text(f"$ rip {shlex.join(words)}", style="dim"), soft_wrap=True)  # to be copied
         code = int(app(words, prog_name="rip", standalone_mode=False) or EXIT_HOLDS)
         if code not in (EXIT_HOLDS, EXIT_FAILS):
             raise typer.Exit(code)

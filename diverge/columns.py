@@ -19,6 +19,7 @@ from .pages import PlainLists, plain_lists
 from .topk import Candidates, Lists
 
 _CACHE_BYTES = 4 << 20
+_KNOWN_LENGTHS = 8
 TOPK_COLUMNS = ("topk_ids", "topk_logits", "topk_logprobs")
 
 Value = TypeVar("Value")
@@ -53,12 +54,11 @@ class _Kept(Generic[Value]):
 class RowReader:
     """The small columns of a trace by row number. Thread-safe."""
 
-    def __init__(self, trace: Trace, columns: list[str], also: tuple[str, ...] = ()) -> None:
-        """Read `columns`; `group` gives those in `also` too."""
+    def __init__(self, trace: Trace, columns: list[str]) -> None:
         self.trace = trace
         self.columns = columns
         wanted = arrow_schema(0, keeps_tensors=False)
-        self._schema = pa.schema([wanted.field(name) for name in (*columns, *also)])
+        self._schema = pa.schema([wanted.field(name) for name in columns])
         self._kept: _Kept[pa.Table] = _Kept(lambda table: table.nbytes)
         self._handles = local()  # a Parquet file object is not made for several threads
 
@@ -70,9 +70,9 @@ class RowReader:
                 nulls = [pa.nulls(count, self._schema.field(name).type) for name in self.columns]
                 pieces.append(pa.table(nulls, self.columns))
             else:
-                pieces.append(self.group(number).select(self.columns).slice(start, count))
+                pieces.append(self.group(number).slice(start, count))
         if not pieces:
-            return self._schema.empty_table().select(self.columns)
+            return self._schema.empty_table()
         return pa.concat_tables(pieces).combine_chunks() if len(pieces) > 1 else pieces[0]
 
     def group(self, number: int) -> pa.Table:
@@ -98,13 +98,35 @@ class RowReader:
             raise damaged(part, error) from None
 
 
+class ListLengths:
+    """How long the lists of the last pages are, by their encoded levels. Thread-safe.
+
+    Decoding levels costs most of reading lists, and the `topk_*` columns of both traces mostly share them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def of(self, page: PlainLists) -> np.ndarray | None:
+        """int64[N], or None where they are not known."""
+        lengths = self._known.get(page.levels)
+        # Items of four bytes: a rewritten column may be wider.
+        return lengths if lengths is not None and 4 * int(lengths.sum()) == len(page.values) else None
+
+    def keep(self, page: PlainLists, lengths: np.ndarray) -> None:
+        """Remember what decoding a page has shown."""
+        if len(self._known) >= _KNOWN_LENGTHS:
+            self._known = {}
+        self._known[page.levels] = lengths
+
+
 class CandidateReader:
     """The `topk_*` columns of a trace by row number, in place where their layout allows it. Thread-safe."""
 
-    def __init__(self, trace: Trace, rows: RowReader | None = None) -> None:
-        """`rows` may be a reader whose groups hold `topk_ids`, so that they are decoded once."""
+    def __init__(self, trace: Trace, lengths: ListLengths | None = None) -> None:
+        """`lengths` may be shared with the reader of another trace, so that they are decoded once."""
         self.trace = trace
-        self._ids = rows or RowReader(trace, ["topk_ids"])
+        self._lengths = lengths or ListLengths()
         self._kept: _Kept[Candidates] = _Kept(lambda found: 3 * found.ids.nbytes)
         self._files = {id(part): os.open(part.path, os.O_RDONLY) for part in trace.parts()}
 
@@ -126,16 +148,18 @@ class CandidateReader:
         return self._kept.get(number, lambda: self._read(number))
 
     def _read(self, number: int) -> Candidates:
-        ids = _lists(self._ids.group(number).column("topk_ids"))
         group = self.trace.groups[number]
-        pages = [self._page(group, name) for name in TOPK_COLUMNS]
-        found: list[Lists] = [ids]
-        for name, page in zip(TOPK_COLUMNS[1:], pages[1:], strict=True):
-            # Decoding levels costs most; numbers whose lists are as long as those of the ids need none.
-            if page and pages[0] and page.levels == pages[0].levels and len(page.values) == 4 * len(ids[1]):
-                found.append((ids[0], np.frombuffer(page.values, np.float32)))
+        found: list[Lists] = []
+        for name, dtype in zip(TOPK_COLUMNS, (np.int32, np.float32, np.float32), strict=True):
+            page = self._page(group, name)
+            lengths = None if page is None else self._lengths.of(page)
+            if page is None or lengths is None:
+                lists = _lists(RowReader(self.trace, [name]).group(number).column(name))
+                if page is not None:
+                    self._lengths.keep(page, lists[0])
+                found.append(lists)
             else:
-                found.append(_lists(RowReader(self.trace, [name]).group(number).column(name)))
+                found.append((lengths, np.frombuffer(page.values, dtype)))
         return Candidates.of_lists(*found)
 
     def _page(self, group: Group, name: str) -> PlainLists | None:

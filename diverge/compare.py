@@ -17,6 +17,7 @@ from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
 from .align import Pair, Run, pair_sequences, plan
+from .columns import ListLengths
 from .diagnose import causes, first_site, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
@@ -25,12 +26,12 @@ from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
 from .tabulate import candidate_rows, change_rows, site_rows, site_totals
 from .tally import PairState, Tally
-from .tokens import Side, SideReader, TokenComparer, TokenRows, read_rows, with_sites
+from .tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""
 
-_WORKERS = 2
+_WORKERS = 1
 _AHEAD = 3
 """Batches that are compared or wait to be added up at the same time."""
 _BATCH_ITEMS = 1_000_000
@@ -108,27 +109,28 @@ def _compared(
     pairs: list[Pair], a: Trace, b: Trace, site_plan: SitePlan, progress: Progress | None
 ) -> Iterator[tuple[TokenRows, SiteRows]]:
     """Compare all pairs, batch by batch, in order."""
-    readers, token_comparer = (SideReader(a), SideReader(b)), TokenComparer()
+    lengths, token_comparer = ListLengths(), TokenComparer()
+    readers = SideReader(a, lengths), SideReader(b, lengths)
     comparer = SiteComparer(a, b, site_plan) if site_plan.sites else None
     empty = nothing(len(site_plan.sites))
 
-    def compare(runs: list[Run]) -> tuple[list[Run], tuple[Side, Side], SiteRows]:
-        sites = empty if comparer is None else comparer.compare(runs)
-        return runs, read_rows(runs, *readers), sites
+    def compare(runs: list[Run]) -> SiteRows:
+        return empty if comparer is None else comparer.compare(runs)
 
     done, total = 0, sum(pair.length for pair in pairs)
-    waiting: deque[Future[tuple[list[Run], tuple[Side, Side], SiteRows]]] = deque()
+    waiting: deque[tuple[list[Run], Future[SiteRows]]] = deque()
     batch_rows = max(64, min(1 << 14, _BATCH_ITEMS // max(len(site_plan.sites), 1)))
     batches = plan(pairs, a, b, batch_rows)
     pool = ThreadPoolExecutor(_WORKERS)
     try:
         while True:
             while len(waiting) < _AHEAD and (runs := next(batches, None)) is not None:
-                waiting.append(pool.submit(compare, runs))
+                waiting.append((runs, pool.submit(compare, runs)))
             if not waiting:
                 break
-            runs, sides, sites = waiting.popleft().result()
-            yield token_comparer.compare(runs, *sides), sites
+            runs, future = waiting.popleft()
+            tokens = token_comparer.compare(runs, *read_rows(runs, *readers))
+            yield tokens, future.result()
             done += sum(run.count for run in runs)
             if progress is not None:
                 progress(done, total)

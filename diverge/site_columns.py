@@ -36,6 +36,19 @@ class SiteGroup(Protocol):
         """Fill uint64[rows, width, 2] from row `first` on; bool[rows, width]: which are there (None: all)."""
         ...
 
+    def packed_hashes(self, first: int, rows: int, into: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The hashes that are there, one behind the other, and which are not; None: not in place here.
+
+        Args:
+            first: The first row.
+            rows: How many.
+            into: uint64[rows × width, 2] to read into.
+
+        Returns:
+            uint64[n, 2], the beginning of `into`; int32, ascending: absent items, counted from row `first`.
+        """
+        ...
+
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """float32[n, 16] (`site_sketch`) or float32[n] (`site_l2`) at n (row, site) pairs; rows ascending."""
         ...
@@ -122,9 +135,8 @@ class DirectGroup:
         if before[-1] - before[0] == len(into) * width:
             self._fill(into, offset + int(before[0]) * HASH_BYTES)
             return None
-        low, high = np.searchsorted(self._absent, (first * width, stop * width))
         present = np.ones(into.shape[:2], np.bool_)
-        present.reshape(-1)[self._absent[low:high] - first * width] = False
+        present.reshape(-1)[self._absent_in(first, stop)] = False
         # Rows that hold equally many hashes lie together: whole ones are read where they belong.
         edges = [0, *(np.flatnonzero(counts[1:] != counts[:-1]) + 1).tolist(), len(into)]
         for start, end in pairwise(edges):
@@ -137,6 +149,19 @@ class DirectGroup:
             into[start:end] = 0
             into[start:end][present[start:end]] = values.reshape(-1, 2)
         return present
+
+    def packed_hashes(self, first: int, rows: int, into: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `SiteGroup.packed_hashes`."""
+        begin, end = int(self._before[first]), int(self._before[first + rows])
+        values = into[: end - begin]
+        self._fill(values, self._pages["site_hash"].offset + begin * HASH_BYTES)
+        return values, self._absent_in(first, first + rows)
+
+    def _absent_in(self, first: int, stop: int) -> np.ndarray:
+        """The absent items of some rows, counted from the first of them."""
+        width = self._file.part.width
+        low, high = np.searchsorted(self._absent, (first * width, stop * width))
+        return self._absent[low:high] - np.int32(first * width)
 
     def _fill(self, into: np.ndarray, offset: int) -> None:
         if into.nbytes and os.preadv(self._file.descriptor, [into.data], offset) != into.nbytes:
@@ -198,6 +223,9 @@ class DecodedGroup:
             values[~there] = 0
             into[at], present[at] = values, there
         return None if present.all() else present
+
+    def packed_hashes(self, first: int, rows: int, into: np.ndarray) -> None:
+        """None: they are decoded."""
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """As `SiteGroup.take`."""

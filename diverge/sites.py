@@ -103,14 +103,16 @@ class SiteComparer:
         extents = list(self._extents(runs))
         found: list[np.ndarray] = []
         for block in (piece for extent in extents for piece in extent.cut(self._block_rows)):
-            unlike, missing = self._unlike(block)
-            found.append(np.flatnonzero(unlike).astype(np.int32) + np.int32(block.row * s))
+            unlike, missing = self._unlike_packed(block) or self._unlike(block)
+            found.append(unlike + np.int32(block.row * s))
             if missing is not None:
                 rows = slice(block.row, block.row + block.count)
-                lost = missing if by_sketch is None else missing & ~by_sketch
-                compared[rows] -= np.count_nonzero(lost, axis=1).astype(np.int32)
+                lost = np.count_nonzero(missing, axis=1)
+                holes[rows], first_hole[rows] = _holes(missing, lost)
+                if by_sketch is not None:
+                    lost = np.count_nonzero(missing & ~by_sketch, axis=1)
+                compared[rows] -= lost.astype(np.int32)
                 by_site -= np.count_nonzero(missing, axis=0)
-                holes[rows], first_hole[rows] = _holes(missing)
         flat = np.concatenate(found) if found else np.empty(0, np.int32)
         row = flat // np.int32(s)
         site = flat - row * np.int32(s)
@@ -176,13 +178,40 @@ class SiteComparer:
             self._places[key] = None if whole else columns
         return self._places[key]
 
+    def _unlike_packed(self, block: _Extent) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """As `_unlike`, where both sides lie in place and lack the same rows; None where they do not."""
+        n, s = block.count, len(self._plan.sites)
+        packed: list[tuple[np.ndarray, np.ndarray]] = []
+        for name, side in zip("ab", block.sides, strict=True):
+            if self._by_sketch is not None or side.columns is not None:
+                return None
+            scratch = self._scratch(name, (n * s, 2))
+            found = side.group.packed_hashes(side.first, n, scratch)
+            if found is None:
+                return None
+            packed.append(found)
+        (a, absent), (b, absent_b) = packed
+        if not np.array_equal(absent, absent_b):
+            return None
+        unlike = np.flatnonzero(_differ(a, b)).astype(np.int32)
+        if not len(absent):
+            return unlike, None
+        before = absent - np.arange(len(absent), dtype=np.int32)  # packed hashes before each absent one
+        unlike += np.searchsorted(before, unlike, side="right").astype(np.int32)
+        missing = np.zeros((n, s), np.bool_)
+        missing.reshape(-1)[absent] = True
+        return unlike, missing
+
     def _unlike(self, block: _Extent) -> tuple[np.ndarray, np.ndarray | None]:
-        """Which rows of a block differ, and which a side lacks (None: neither lacks any); bool[n, S]."""
+        """Which (row, site) of a block differ, and which a side lacks.
+
+        Returns:
+            int32, ascending: row × S + site; bool[n, S], or None where neither side lacks any.
+        """
         n, s = block.count, len(self._plan.sites)
         a, missing_a = self._hashes("a", block.sides[0], n)
         b, missing_b = self._hashes("b", block.sides[1], n)
-        # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
-        unlike = (a != b).reshape(n, 2 * s).view(np.uint16) != 0
+        unlike = _differ(a, b).reshape(n, s)
         missing = (
             missing_a if missing_b is None else missing_b if missing_a is None else missing_a | missing_b
         )
@@ -190,7 +219,7 @@ class SiteComparer:
             unlike |= self._by_sketch
         if missing is not None:
             unlike &= ~missing
-        return unlike, missing
+        return np.flatnonzero(unlike).astype(np.int32), missing
 
     def _hashes(self, name: str, side: _Side, n: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The hashes of n rows, uint64[n, S, 2], and which are missing, bool[n, S] (None: none is)."""
@@ -251,17 +280,28 @@ class SiteComparer:
                 distance[:] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
 
 
-def _holes(missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Which hashes differ, flat."""
+    # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
+    differ: np.ndarray = (a != b).reshape(-1).view(np.uint16) != 0
+    return differ
+
+
+def _holes(missing: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Count the missing sites of each row that something later may depend on, and find the first.
+
+    `count`: the missing sites of each row.
 
     Sites missing at the END of the execution order (the head of a model that computes logits for the last
     prompt token only) feed nothing; a row that is missing as a whole (a cached prefix) feeds every later one.
     """
     s = missing.shape[1]
-    count = np.count_nonzero(missing, axis=1)
-    tail = np.where(count < s, np.argmin(missing[:, ::-1], axis=1), 0)
-    holes = count - tail
-    return holes.astype(np.int32), np.where(holes > 0, missing.argmax(axis=1), s).astype(np.int16)
+    first = missing.argmax(axis=1)
+    holes = np.where((count < s) & (first == s - count), 0, count)  # 0: only the end is missing
+    rows = np.flatnonzero((holes > 0) & (count < s))
+    if len(rows):
+        holes[rows] -= np.argmin(missing[rows, ::-1], axis=1)
+    return holes.astype(np.int32), np.where(holes > 0, first, s).astype(np.int16)
 
 
 def nothing(sites: int) -> SiteRows:

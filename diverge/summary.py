@@ -54,7 +54,7 @@ def print_summary(
     _print_list(console, "Not seen", verdict.not_seen)
     console.print()
     sql = "SELECT * FROM site_totals WHERE differing > 0"
-    _line(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+    _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:
@@ -127,7 +127,7 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
         for line in cause.missing:
             _line(console, 5, f"missing: {plain(line)}", "dim")
         if cause.confirm:
-            _line(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
+            _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:
@@ -142,5 +142,13 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
 
 
 def _line(console: Console, indent: int, text: str, style: str = "") -> None:
-    # Not wrapped here: a command must be copied as one line, and a log keeps one sentence a line.
+    """A sentence: wrapped between words on a terminal, one line in a log."""
+    if console.is_terminal:
+        console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False), soft_wrap=False)
+    else:
+        _command(console, indent, text, style)
+
+
+def _command(console: Console, indent: int, text: str, style: str) -> None:
+    """A command: never wrapped here, so that it is copied as one line."""
     console.print(Text(" " * indent + text, style=style), soft_wrap=True)

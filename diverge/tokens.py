@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from .align import Run
-from .columns import CandidateReader, Extent, RowReader
+from .columns import CandidateReader, Extent, ListLengths, RowReader
 from .load import Trace
 from .sites import SiteRows
 from .tables import arrow_schema
@@ -47,10 +47,10 @@ class TokenRows:
 class SideReader:
     """Reads what one side of a batch needs besides its sites."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, lengths: ListLengths) -> None:
         self.trace = trace
-        self._rows = RowReader(trace, TRACE_COLUMNS, also=("topk_ids",))
-        self._candidates = CandidateReader(trace, self._rows)
+        self._rows = RowReader(trace, TRACE_COLUMNS)
+        self._candidates = CandidateReader(trace, lengths)
 
     def read(self, extents: list[Extent]) -> Side:
         """The small columns and the candidates of some rows."""
@@ -234,7 +234,9 @@ def _hashes_equal(a: pa.Table, b: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         words = np.frombuffer(buffer, np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
         sides.append((valid, words.reshape(-1, 2)))
     known = sides[0][0] & sides[1][0]
-    return known, (sides[0][1] == sides[1][1]).all(axis=1) | ~known
+    # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
+    halves = (sides[0][1] == sides[1][1]).reshape(-1).view(np.uint16)
+    return known, (halves == 0x0101) | ~known
 
 
 def _one(table: pa.Table, name: str) -> pa.Array:
