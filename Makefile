@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## The main job on a real model: fingerprint, replay twice, diverge, report
-	$(BIN)/rip demo
+	$(BIN)/rip demo --force
 
 test: $(READY)  ## Run the tests
 	$(BIN)/python -m pytest

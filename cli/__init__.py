@@ -5,7 +5,9 @@ This file assembles the typer app and is the one place that maps errors to exit 
 
 from __future__ import annotations
 
+import errno
 import sys
+import traceback
 from typing import Annotated, NoReturn
 
 import typer
@@ -13,6 +15,7 @@ import typer
 from .. import __version__
 from ..schemas.errors import RipError
 from .exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
+from .streams import outlive_readers
 
 app = typer.Typer(
     name="rip",
@@ -66,36 +69,41 @@ def main() -> NoReturn:
     """Run the command line and exit. Every error ends here."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    outlive_readers()
     try:
-        code = app(arguments, prog_name="rip", standalone_mode=True)
+        try:
+            app(arguments, prog_name="rip", standalone_mode=True)
+        finally:
+            sys.stdout.flush()  # here, where a full disk is still an error that can be told
+        code: int | str | None = EXIT_HOLDS
     except SystemExit as stop:
-        # typer turns Ctrl-C and a closed pipe into exit codes, without a word.
-        if isinstance(stop.__context__, BrokenPipeError):
-            sys.exit(EXIT_HOLDS)  # the reader of our output has gone; that is not an error of ours
-        if stop.code == EXIT_INTERRUPTED:
-            print("rip: interrupted", file=sys.stderr)
-        raise
-    except RipError as error:
-        if debug:
-            raise
-        print(f"rip: {error.message}\n     fix: {error.fix}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if debug:
-            raise
-        print(
-            f"rip: the package {error.name!r} is not installed\n"
-            "     fix: pip install 'rip-forensics[local,report]' into the environment that runs rip",
-            file=sys.stderr,
-        )
-        sys.exit(EXIT_NO_WORK)
+        code = stop.code
+        if code == EXIT_INTERRUPTED:
+            print("rip: interrupted", file=sys.stderr)  # typer turns Ctrl-C into this, without a word
     except Exception as error:
         if debug:
-            raise
-        print(
-            f"rip: unexpected {type(error).__name__}: {error}\n"
-            "     fix: run again with --debug and report the traceback; this is a fault in rip",
-            file=sys.stderr,
-        )
-        sys.exit(EXIT_NO_WORK)
+            traceback.print_exc()
+        code = _tell(error)
     sys.exit(code)
+
+
+def _tell(error: Exception) -> int:
+    """Say what is wrong and how to mend it.
+
+    Returns:
+        The exit code.
+    """
+    code = EXIT_NO_WORK
+    if isinstance(error, RipError):
+        message, fix, code = error.message, error.fix, error.exit_code
+    elif isinstance(error, ModuleNotFoundError):
+        message = f"the package {error.name!r} is not installed"
+        fix = "pip install 'rip-forensics[local,report]' into the environment that runs rip"
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        message = f"output could not be written: {error.strerror}"
+        fix = "free disk space, or send the output elsewhere"
+    else:
+        message = f"unexpected {type(error).__name__}: {error}"
+        fix = "run again with --debug and report the traceback; this is a fault in rip"
+    print(f"rip: {message}\n     fix: {fix}", file=sys.stderr)
+    return code

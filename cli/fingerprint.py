@@ -32,7 +32,9 @@ def fingerprint(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against", metavar="BASE.json", help="Compare with this fingerprint; exit 1 on a change."
+            "--against",
+            metavar="BASE.json",
+            help="Compare with this fingerprint: say what changed; exit 1 if anything did.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
@@ -57,11 +59,11 @@ def fingerprint(
     console = stderr_console()
     read = _collect(resolve(model) if model is not None else None, console)
     text = json.dumps(read.flat(), indent=2, ensure_ascii=False) + "\n" if flat else read.to_json()
-    if output is None:
-        sys.stdout.write(text)
-    else:
+    if output is not None:
         write_private(output, text)
-    if console.is_terminal:
+    elif base is None:
+        sys.stdout.write(text)
+    if console.is_terminal and base is None:
         _print_summary(console, read)
     if output is not None:
         print(f"Wrote {output}", file=sys.stderr)
