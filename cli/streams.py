@@ -43,5 +43,5 @@ class _Patient:
 
 def outlive_readers() -> None:
     """From now on, closed pipes are no errors."""
-    sys.stdout = _Patient(sys.stdout)  # type: ignore[assignment]
-    sys.stderr = _Patient(sys.stderr)  # type: ignore[assignment]
+    sys.stdout = _Patient(sys.stdout)
+    sys.stderr = _Patient(sys.stderr)
