@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,12 +42,17 @@ def query(
 ) -> None:
     """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes.
 
-    A statement can read the views and nothing else: no other file, and nothing is written.
+    A statement reads the files behind the views and no others, and it writes nothing. It also sees
+    DuckDB's own functions and settings, and the tables in memory that the views are made of.
+
+    SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
 
     \b
     Examples:
       rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
       rip query trace.parquet "SELECT * FROM tokens ORDER BY margin LIMIT 10" -o close-calls.csv
+      rip query result -- "-- the last steps
+      SELECT max(step) FROM tokens"
       rip query result
     """
     from ..diverge.query import run
@@ -58,13 +64,33 @@ def query(
         raise BadInput("Parquet needs a file", "name one with -o FILE.parquet")
     if output is not None:
         refuse_overwrite(output, force)
-    with open_views(path) as views:
+    with _one_interrupt(), open_views(path) as views:
         for note in views.notes:
             print(f"note: {note}", file=sys.stderr)
         if sql is None:
             _list_views(path, views)
             return
         _write(run(views, sql), chosen, output)
+
+
+@contextmanager
+def _one_interrupt() -> Iterator[None]:
+    """Take the first Ctrl-C and no further one, which would only disturb the cleaning up after the first."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if before is not signal.default_int_handler:  # for example ignored, as behind nohup
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:  # after an interrupt the command only ends
+            signal.signal(signal.SIGINT, before)
 
 
 def _format_of(output: Path | None) -> Format:

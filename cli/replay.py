@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, OutputFailed
+from ..schemas.errors import BadInput
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def replay(
         bool, typer.Option("--force", help="Overwrite the trace, or the rest of an unfinished one.")
     ] = False,
 ) -> None:
+    from ..replay.capture.lock import OutputLock
     from ..schemas.envelope import load_requests
     from .console import check_output_file, printable, progress_bar, stderr_console
 
@@ -142,7 +143,8 @@ def replay(
     pattern = _pattern(sites, level)
     kept = _positions(positions, level)
     check_output_file(out, force)
-    _keep_parts(out, force)
+    with OutputLock(out, force):  # before any work; the writer takes it for good
+        pass
     envelopes = load_requests(requests)
     beside, fill = _neighbours(neighbours)
 
@@ -167,7 +169,8 @@ def replay(
         for envelope in envelopes:  # before the model is loaded
             check_identity(envelope, identity, allow_drift)
         first_time = " (a GGUF is converted once)" if reference.kind == "gguf" else ""
-        bar.update(task, description=f"loading the model{first_time}", completed=0, total=None)
+        bar.remove_task(task)
+        task = bar.add_task(f"loading the model{first_time}", total=None, note="")
         started = time.perf_counter()
         opened = engine_type(
             path=reference.path,
@@ -181,8 +184,14 @@ def replay(
         loaded = time.perf_counter() - started
 
         def show(done: int, total: int, note: str) -> None:
-            note = f"{done}/{total} tokens · {printable(note)}"
-            bar.update(task, description="replaying", completed=done, total=total, note=note)
+            tokens = f"{done}/{total} tokens" if done else ""  # until then the bar only shows that it lives
+            bar.update(
+                task,
+                description=printable(note),
+                completed=done,
+                total=total if done else None,
+                note=tokens,
+            )
 
         with closing(opened):
             result = run(
@@ -202,6 +211,7 @@ def replay(
                     lane=lane,
                     site_filter="" if level == "tokens" else sites or "",
                     load_seconds=loaded,
+                    force=force,
                 ),
                 out,
                 show,
@@ -211,18 +221,6 @@ def replay(
 
 
 replay.__doc__ = HELP
-
-
-def _keep_parts(out: Path, force: bool) -> None:
-    """What an interrupted run left under this name is an output too."""
-    from ..schemas.trace import PARTS_SUFFIX
-
-    parts = out.with_name(out.name + PARTS_SUFFIX)
-    if parts.exists() and not force:
-        raise OutputFailed(
-            f"{parts} holds what an unfinished run recorded",
-            "choose another name, or overwrite it with --force",
-        )
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
@@ -304,6 +302,8 @@ def _summarise(console: Console, result: Result, chosen: bool) -> None:
         seen = "tokens only"
     else:
         seen = f"{len(header.sites)} sites" + ("" if chosen else " (the default)")
+        if header.site_filter:
+            seen = f"{len(header.sites)} sites (those that match --sites)"
         seen += ", rows kept" if header.capture == "tensors" else ""
     count = f"{len(outcomes)} {_plural('sequence', len(outcomes))}"
     tell(console, f"{count}, {tokens} tokens {verb} ({header.mode}), captured: {seen}")

@@ -60,11 +60,13 @@ class Pair:
     b: IndexedSequence
     divergence: int | None
     """First position where the tokens differ or one side has ended; None where the sequences are equal."""
+    cut: bool = False
+    """The shorter side is of an unfinished run and equal as far as it goes: it was cut short, not ended."""
 
     @cached_property
     def length(self) -> int:
-        """Positions of the longer side."""
-        return max(self.a.length, self.b.length)
+        """Positions of the longer side; of the shorter one where that was cut short."""
+        return (min if self.cut else max)(self.a.length, self.b.length)
 
     @property
     def comparable(self) -> int:
@@ -166,11 +168,12 @@ def describe(key: SequenceKey) -> str:
     return f"request {request_id!r} sample {sample}" + (f" cell {cell!r}" if cell else "")
 
 
-def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str]]:
+def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str], tuple[int, int]]:
     """Pair the sequences of two traces, in A's order.
 
     Returns:
-        The pairs, and sentences about sequences that only one trace has.
+        The pairs, sentences about sequences that only one trace has, and how many positions the other trace
+        has that A and that B lack because their runs were not finished.
 
     Raises:
         NothingCompared: No position is in both traces.
@@ -185,7 +188,7 @@ def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str]]:
     for key, one in keyed_a.items():
         other = keyed_b.get(key)
         if other is not None and min(one.length, other.length):
-            pairs.append(Pair(len(pairs), one, other, first_divergence(one.tokens, other.tokens)))
+            pairs.append(_pair(len(pairs), one, other, a, b))
     for trace, mine, theirs in ((a, keyed_a, keyed_b), (b, keyed_b, keyed_a)):
         alone = [key for key in mine if key not in theirs]
         if alone:
@@ -198,7 +201,30 @@ def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str]]:
             f"the traces have no row in common: {a.path.name} holds {names_a}…, {b.path.name} {names_b}…",
             "compare traces of the same requests: sequences are paired by request_id and sample",
         )
-    return pairs, notes
+    return pairs, notes, (_missing(a, keyed_a, keyed_b), _missing(b, keyed_b, keyed_a))
+
+
+def _pair(index: int, one: IndexedSequence, other: IndexedSequence, a: Trace, b: Trace) -> Pair:
+    divergence = first_divergence(one.tokens, other.tokens)
+    shorter = a if one.length < other.length else b
+    if shorter.unfinished and divergence == min(one.length, other.length):
+        return Pair(index, one, other, None, cut=True)
+    return Pair(index, one, other, divergence)
+
+
+def _missing(
+    trace: Trace, mine: dict[SequenceKey, IndexedSequence], theirs: dict[SequenceKey, IndexedSequence]
+) -> int:
+    """Positions of requests of this trace that only the other one has, where this run was not finished."""
+    if not trace.unfinished:
+        return 0
+    requests = {request.request_id for request in trace.header.requests}
+    missing = 0
+    for key, other in theirs.items():
+        here = mine[key].tokens if key in mine else np.empty(0, np.int32)
+        if key[0] in requests and first_divergence(here, other.tokens) == len(here):
+            missing += other.length - len(here)
+    return missing
 
 
 def _keyed(

@@ -15,6 +15,8 @@ from .evidence import Evidence
 
 Confidence = Literal["high", "medium", "low"]
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+_DTYPE_FIELDS = ("dtype", "quantization", "quantization_method")
+"""Fingerprint fields that say in which numbers the model was computed."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _near_tie(e: Evidence) -> Finding | None:
 
 def _weights_changed(e: Evidence) -> Finding | None:
     changed = e.changed_fields("model", ("sha256", "weights", "tensors"))
-    if not changed:
+    if not changed or not e.differs:
         return None
     return Finding(
         [f"changed in the fingerprint: {name}" for name in changed], "high", confirm=e.drift(), direct=True
@@ -159,9 +161,12 @@ def _dtype(e: Evidence) -> Finding | None:
     evidence += e.dtype_differences
     evidence += [
         f"changed in the fingerprint: {name}"
-        for name in e.changed_fields("model", ("dtype", "quantization_method"))
+        for section in ("model", "engine")
+        for name in e.changed_fields(section, _DTYPE_FIELDS)
     ]
-    return Finding(evidence, "high", confirm=e.replay_as_a("dtype"), direct=True) if evidence else None
+    if not evidence or not e.differs:
+        return None
+    return Finding(evidence, "high", confirm=e.replay_as_a("dtype"), direct=True)
 
 
 def _batch(e: Evidence) -> Finding | None:
@@ -217,6 +222,19 @@ def _cache(e: Evidence) -> Finding | None:
     return _circumstance(e, evidence, e.replay("--set", "prefill_chunk=0"))
 
 
+def _chunks(e: Evidence) -> Finding | None:
+    tokens = e.shape("num_tokens")
+    evidence = [line for line in e.setting_differences if line.startswith("prefill_chunk")]
+    # Where the cached prefix differs too, the boundary tells more: _cache.
+    if tokens is not None and min(tokens) > 1 and not e.shape_differences("cached_tokens"):
+        evidence += e.shape_differences("num_tokens")
+    if not evidence or not e.differs:
+        return None
+    return _circumstance(
+        e, [*evidence, f"at the first differing row, {e.first_place}"], e.replay("--set", "prefill_chunk=0")
+    )
+
+
 def _attention(e: Evidence) -> Finding | None:
     evidence = [line for line in e.setting_differences if line.startswith("attention")]
     evidence += [
@@ -247,10 +265,19 @@ def _kernels(e: Evidence) -> Finding | None:
         "neighbours",
         "repeat",
         "tensor_parallel",
+        "prefill_chunk",
     )
     evidence = [line for line in e.setting_differences if not line.startswith(known)]
     sections = ("engine", "frameworks", "libraries", "kernels", "determinism", "gpus", "driver")
-    evidence += [f"changed in the fingerprint: {name}" for name in e.changed(*sections)]
+    # What a setting or another cause tells already is no second difference.
+    fields = [
+        "attention_backend",
+        *_DTYPE_FIELDS,
+        *(line.partition(":")[0] for line in e.setting_differences),
+    ]
+    told = {f"engine.{name}" for name in fields}
+    changed = [line for line in e.changed(*sections) if line.partition(":")[0] not in told]
+    evidence += [f"changed in the fingerprint: {line}" for line in changed]
     if e.header_a.lane.engine != e.header_b.lane.engine:
         evidence.append(f"engines: {e.header_a.lane.engine} in A, {e.header_b.lane.engine} in B")
     if not evidence or not e.differs:
@@ -307,6 +334,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("padding", "Another padding", _padding),
     Entry("prefill-decode", "Prefill against decode path", _paths),
     Entry("cache-boundary", "Another cache or chunk boundary", _cache),
+    Entry("prefill-chunk", "Another prefill chunking", _chunks),
     Entry("attention-backend", "Another attention backend", _attention),
     Entry("threads", "Other CPU threads or instruction set", _threads),
     Entry("parallel-topology", "Another parallel topology", _parallel),

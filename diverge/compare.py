@@ -1,7 +1,8 @@
 """`rip diverge`: align two traces, compare them batch by batch, write the result folder, give the verdict.
 
-Batches are compared by two threads and added up in order. It holds some batches at a time, whatever the
-length of the traces.
+A worker compares the sites of some batches ahead; the calling thread compares tokens, adds up in order,
+writes, and helps with the sites where it would wait. It holds some batches at a time, whatever the length
+of the traces.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ from .tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""
 
-_WORKERS = 1
 _AHEAD = 3
-"""Batches that are compared or wait to be added up at the same time."""
+"""Batches whose sites are compared or wait to be added up at the same time."""
 _BATCH_ITEMS = 1_000_000
 """(position, site) pairs in a batch."""
 
@@ -70,7 +70,7 @@ def diverge(
         OutputFailed: The result cannot be written.
     """
     trace_a, trace_b = open_trace(a), open_trace(b)
-    pairs, notes = pair_sequences(trace_a, trace_b)
+    pairs, notes, missing = pair_sequences(trace_a, trace_b)
     site_plan = plan_sites(trace_a, trace_b)
     tolerance = _stated_tolerance(trace_a.header) if numeric_tolerance is None else numeric_tolerance
     tally = Tally(site_plan, [PairState(pair) for pair in pairs], tolerance=tolerance)
@@ -84,7 +84,7 @@ def diverge(
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(changes))
         token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
-        judged = levels(tally, token, site)
+        judged = levels(tally, token, site, missing)
         found = causes(tally, trace_a, trace_b, (a, b, out), list(changes), token, site)
         verdict = Verdict(
             tool_version=__version__,
@@ -121,7 +121,7 @@ def _compared(
     waiting: deque[tuple[list[Run], Future[SiteRows]]] = deque()
     batch_rows = max(64, min(1 << 14, _BATCH_ITEMS // max(len(site_plan.sites), 1)))
     batches = plan(pairs, a, b, batch_rows)
-    pool = ThreadPoolExecutor(_WORKERS)
+    pool = ThreadPoolExecutor(1)
     try:
         while True:
             while len(waiting) < _AHEAD and (runs := next(batches, None)) is not None:
@@ -130,6 +130,11 @@ def _compared(
                 break
             runs, future = waiting.popleft()
             tokens = token_comparer.compare(runs, *read_rows(runs, *readers))
+            for place, (later, started) in enumerate(waiting):
+                if not future.done() and started.cancel():  # compare a later batch here rather than wait
+                    own: Future[SiteRows] = Future()
+                    own.set_result(compare(later))
+                    waiting[place] = later, own
             yield tokens, future.result()
             done += sum(run.count for run in runs)
             if progress is not None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from ..schemas.claim import LEVELS, Level
 from ..schemas.verdict import FirstSite, FirstToken, LevelVerdict
 from .align import describe
+from .report_words import plural
 from .tally import Tally
 
 
-def levels(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> dict[str, LevelVerdict]:
+def levels(
+    tally: Tally, token: FirstToken | None, site: FirstSite | None, missing: tuple[int, int] = (0, 0)
+) -> dict[str, LevelVerdict]:
     """The verdict on each level.
 
     bitwise   every compared row hash and logits hash is equal, and so are the tokens
     numeric   every known logit difference is within the tolerance; without one only a bitwise tie holds
     token     the token ids are equal; forced tokens are judged by each side's own first choice
     semantic  equal ids mean equal text; otherwise a scorer would be needed
+
+    `missing`: positions that A and that B lack because their runs were not finished. Then no level holds:
+    what is there may be equal, the rest is not known.
     """
     token_level = _token(tally, token)
     bitwise = _bitwise(tally, token, site)
@@ -26,12 +32,23 @@ def levels(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> di
             "the texts were forced, not generated" if forced else "the texts differ and nothing scored them"
         )
         semantic = LevelVerdict(state="not comparable", why=reason)
-    return {
+    found = {
         "bitwise": bitwise,
         "numeric": _numeric(tally, bitwise),
         "token": token_level,
         "semantic": semantic,
     }
+    if any(missing):
+        lacking = "; ".join(
+            f"{side} is incomplete: {plural(count, 'position')} of it {'is' if count == 1 else 'are'} missing"
+            for side, count in zip("AB", missing, strict=True)
+            if count
+        )
+        for name, level in found.items():
+            if level.state == "holds":
+                why = lacking + (f"; {level.why}" if level.why else "")
+                found[name] = LevelVerdict(state="not comparable", why=why)
+    return found
 
 
 def strongest(found: dict[str, LevelVerdict]) -> Level | None:

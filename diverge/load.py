@@ -62,6 +62,8 @@ class Trace:
     """Over the header's JSON as it is stored."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, in sentences."""
+    unfinished: bool = False
+    """It holds what an interrupted run had flushed, so its sequences may end before their time."""
 
     def __post_init__(self) -> None:
         self._starts = [group.first_row for group in self.groups]
@@ -131,7 +133,9 @@ def _open_parts(folder: Path) -> Trace:
             continue
         own = TraceHeader.from_json(_header_text(file, path), str(path))
         parts.append(_part(path, file, header, own))
-    return _assemble(folder, text, header, parts, notes)
+    trace = _assemble(folder, text, header, parts, notes)
+    trace.unfinished = True
+    return trace
 
 
 def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], notes: list[str]) -> Trace:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..schemas.errors import BadInput
-from .views import Views, first_line
+from .views import Views, first_line, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,26 +75,19 @@ def run(views: Views, sql: str) -> Rows:
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            for batch in reader:
+            while (batch := interruptible(views.connection, lambda: next(reader, None))) is not None:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise _bad_sql(error, views) from None
-        except RuntimeError as error:
-            raise _interrupted(error) from None
 
     try:
-        reader = views.connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+        reader = interruptible(
+            views.connection, lambda: views.connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+        )
         schema = _with_unique_names(reader.schema)
     except duckdb.Error as error:
         raise _bad_sql(error, views) from None
-    except RuntimeError as error:
-        raise _interrupted(error) from None
     return Rows(schema, batches())
-
-
-def _interrupted(error: RuntimeError) -> BaseException:
-    """DuckDB answers Ctrl-C with a plain RuntimeError; give it back its meaning."""
-    return KeyboardInterrupt() if "interrupted" in str(error).lower() else error
 
 
 def _with_unique_names(schema: pa.Schema) -> pa.Schema:

@@ -7,6 +7,8 @@ import shlex
 import unicodedata
 from typing import TYPE_CHECKING
 
+from ..schemas.trace import PARTS_SUFFIX
+
 if TYPE_CHECKING:
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import FirstSite, FirstToken, Verdict
@@ -116,8 +118,11 @@ def headline(verdict: Verdict) -> str:
     token = verdict.levels.get("token")
     if verdict.first_token is not None:
         return _where_tokens_part(verdict.first_token)
-    if token is None or token.state != "holds":
-        return "The tokens could not be compared."
+    if token is None or token.state == "not comparable":
+        why = f": {plain(token.why)}" if token is not None and token.why else ""
+        return f"Whether the tokens are equal cannot be told{why}."
+    if token.state == "fails":
+        return "The two sides' own choices differ under the forced tokens."
     bitwise = verdict.levels.get("bitwise")
     if bitwise is not None and bitwise.state == "holds":
         return "The two runs are equal, bit for bit."
@@ -137,7 +142,14 @@ def _where_tokens_part(first: FirstToken) -> str:
 
 
 def second_line(verdict: Verdict) -> str:
-    """Where it starts, or how much was compared."""
+    """Which run was not finished, and where it starts, or how much was compared."""
+    unfinished = [
+        name for name, trace in (("A", verdict.a), ("B", verdict.b)) if trace.path.endswith(PARTS_SUFFIX)
+    ]
+    return "".join(f"{name} is of an unfinished run. " for name in unfinished) + _start_or_extent(verdict)
+
+
+def _start_or_extent(verdict: Verdict) -> str:
     first = verdict.first_site
     compared = verdict.compared
     if first is not None:

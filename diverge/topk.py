@@ -82,12 +82,17 @@ class Candidates:
 
     def logprob_of(self, tokens: np.ndarray) -> np.ndarray:
         """float32[N]: log-probability of one token a row; NaN where it is not among the candidates."""
-        hit = (self.ids == tokens[:, None]) & (tokens != NO_TOKEN)[:, None]
-        if not hit.size:
+        if not self.ids.size:
             return np.full(len(tokens), np.nan, np.float32)
-        place = hit.argmax(axis=1)
-        rows = np.arange(len(tokens))
-        return np.where(hit[rows, place], self.logprobs[rows, place], np.float32(np.nan))
+        known = self.has_ids & (tokens != NO_TOKEN)
+        first = known & (self.ids[:, 0] == tokens)  # mostly: the likeliest candidate came next
+        found = np.where(first, self.logprobs[:, 0], np.float32(np.nan))
+        rows = np.flatnonzero(known & ~first)
+        if len(rows):
+            hit = self.ids[rows] == tokens[rows, None]
+            place = hit.argmax(axis=1)
+            found[rows] = np.where(hit.any(axis=1), self.logprobs[rows, place], np.float32(np.nan))
+        return found
 
 
 @dataclass(frozen=True)

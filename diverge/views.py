@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..schemas.errors import BadInput
 from ..schemas.verdict import Verdict
@@ -18,13 +19,46 @@ from . import tables, view_sql
 from .view_docs import EXAMPLES, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import duckdb
 
     from ..schemas.trace import TraceHeader
     from .load import Part
+
+
+T = TypeVar("T")
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Do `work`, which calls DuckDB, so that Ctrl-C ends it: DuckDB itself looks at no signal while it runs.
+
+    The work runs in another thread; a KeyboardInterrupt here stops the connection and then goes on.
+    """
+    results: list[T] = []
+    faults: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as fault:  # raised again in the thread that waits
+            faults.append(fault)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        while not ended.is_set():  # once is not enough: an interrupt before DuckDB has begun is lost
+            connection.interrupt()
+            ended.wait(0.02)
+        raise
+    if faults:
+        raise faults[0]
+    return results[0]
 
 
 @dataclass(frozen=True)
@@ -49,7 +83,7 @@ class Views:
     def describe(self, view: str) -> list[ViewColumn]:
         """The columns of one view."""
         meanings = (TRACE_MEANINGS if "header" in self.names else MEANINGS)[view]
-        rows = self.connection.execute(f"DESCRIBE {view}").fetchall()
+        rows = interruptible(self.connection, lambda: self.connection.execute(f"DESCRIBE {view}").fetchall())
         return [ViewColumn(row[0], row[1], meanings.get(row[0], "")) for row in rows]
 
 
@@ -115,8 +149,13 @@ def _register_result(connection: duckdb.DuckDBPyConnection, folder: Path) -> lis
     for file in files.values():
         _check_parquet(file)
     for statement in view_sql.result_views(files):
-        connection.execute(statement)
+        _create_view(connection, statement)
     return list(files.values())
+
+
+def _create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """DuckDB opens the files of a view when it is made, which takes long for thousands of parts."""
+    interruptible(connection, lambda: connection.execute(statement))
 
 
 def _check_parquet(file: Path) -> None:
@@ -147,10 +186,8 @@ def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: li
     groups = _by_sites(opened.parts())
     _create_header(connection, opened.header)
     _create_site_list(connection, opened.header, groups)
-    connection.execute(view_sql.raw(groups))
-    connection.execute(view_sql.TOKENS)
-    connection.execute(view_sql.TOPK)
-    connection.execute(view_sql.sites(groups))
+    for statement in (view_sql.raw(groups), view_sql.TOKENS, view_sql.TOPK, view_sql.sites(groups)):
+        _create_view(connection, statement)
     nothing = ", ".join(f"NULL::VARCHAR AS {column.name}" for column in tables.TABLES["changes"])
     connection.execute(f"CREATE VIEW changes AS SELECT {nothing} WHERE false")
     return [part.path for part in opened.parts()]

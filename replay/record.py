@@ -12,7 +12,7 @@ from .engines.base import Engine, Finished, Rows
 from .plan import Batch
 
 Progress = Callable[[int, int, str], None]
-"""Called with (generated tokens, tokens at most, what is running)."""
+"""Called with (generated tokens, tokens at most, stage and what is running)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Recorder:
         first = not self._finished
         names = [sequence.request_id for sequence in batch.sequences if sequence.recorded]
         note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        self.say(note)
+        before = self._done
+        self.say(f"prefill · {note}")
         for event in self._engine.run(batch, mode, observe):
             if isinstance(event, Finished):
                 self._finished[event.sequence] = event
@@ -77,10 +78,10 @@ class Recorder:
             if first:
                 self.first_hashes += logits_hashes(event)
             self._remember(event, len(plan.prompt))
-            self.say(note)
+            self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
 
     def say(self, note: str) -> None:
-        """Tell the progress what is going on besides generating tokens."""
+        """Tell the progress what is going on."""
         self._progress(self._done, self._total, note)
 
     def token_text(self) -> dict[str, str]:

@@ -43,6 +43,7 @@ class Options:
         lane: Name of this way to run.
         site_filter: The pattern that observed sites had to match, for the trace.
         load_seconds: What loading the engine took, for the trace.
+        force: Replace a trace, or the rest of an unfinished one, that has the name already.
     """
 
     mode: Mode = "free"
@@ -55,6 +56,7 @@ class Options:
     lane: str = "default"
     site_filter: str = ""
     load_seconds: float | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def replay(
         findings=findings.sentences(),
         not_seen=engine.not_seen,
     )
-    writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors")
+    writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
     recorder = Recorder(writer, engine, batches, progress)
     try:
         final = _execute(engine, batches, options, recorder, header, started)
@@ -168,6 +170,8 @@ def replay(
         raise type(error)(
             f"{error.message}; {writer.rows_written} rows are kept in {kept}", error.fix
         ) from error
+    finally:
+        writer.close()
     by_id = {envelope.request_id: envelope for envelope in envelopes}
     return Result(out, final, recorder.outcomes(by_id, options.mode))
 

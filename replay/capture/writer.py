@@ -29,6 +29,7 @@ from ...schemas.trace import (
     parquet_options,
 )
 from ..engines.base import Rows
+from .lock import OutputLock
 from .rows_table import SequenceInfo, table_of
 
 __all__ = ["SequenceInfo", "TraceWriter"]
@@ -41,19 +42,24 @@ ROW_GROUP_BYTES = 64 << 20
 
 
 class TraceWriter:
-    """Writes one trace. Parts that an earlier run left under the same name are removed at once.
+    """Writes one trace, and is the only one to do so until `finish`, `abandon` or `close`.
 
     Args:
         path: Final name. It appears only when the trace is whole.
         header: The header as far as it is known; `finish` takes the final one.
         keeps_tensors: Whether rows carry kept tensors.
+        force: Replace a trace of that name, and remove at once the parts that an earlier run left.
 
     Raises:
-        OutputFailed: On any write, when the disk is full or the folder is not writable.
+        OutputFailed: At once, where another writer has that name or parts are there without `force`. On any
+            write, when the disk is full or the folder is not writable.
     """
 
-    def __init__(self, path: Path, header: TraceHeader, keeps_tensors: bool = False) -> None:
+    def __init__(
+        self, path: Path, header: TraceHeader, keeps_tensors: bool = False, force: bool = False
+    ) -> None:
         self.path = path
+        self._force = force
         self.parts = path.with_name(path.name + PARTS_SUFFIX)
         self._header = header
         self._schema = arrow_schema(len(header.sites), keeps_tensors)
@@ -67,6 +73,7 @@ class TraceWriter:
         self._flushed_at = time.monotonic()
         self.rows_written = 0
         """Rows that are in a file by now."""
+        self._lock = OutputLock(path, force)
         try:
             if self.parts.exists():
                 shutil.rmtree(self.parts)
@@ -92,7 +99,7 @@ class TraceWriter:
         try:
             if not self._part_count:
                 self.parts.mkdir(mode=0o700, exist_ok=True)
-                (self.parts / "header.json").write_text(self._header.to_json(), encoding="utf-8")
+                _write_private(self.parts / "header.json", self._header.to_json())
             with _parquet_writer(unfinished, self._schema, self._options, self._header) as writer:
                 places: list[tuple[int, int, int, int]] = []
                 for sequence in sorted(self._buffered):
@@ -119,14 +126,20 @@ class TraceWriter:
             with _parquet_writer(unfinished, self._schema, self._options, header) as writer:
                 for group in _row_groups(self._pieces()):
                     writer.write_table(group, row_group_size=group.num_rows)
-            unfinished.replace(self.path)
+            if self._force:
+                unfinished.replace(self.path)
+            else:
+                _publish(unfinished, self.path)
+        except FileExistsError:
+            raise self._taken() from None
         except OSError as error:
             raise self._write_failed(error) from None
         finally:
-            _discard(unfinished)  # there only if this was interrupted or failed
+            _discard(unfinished)
         self._settle()
         if self._part_count:
             shutil.rmtree(self.parts, ignore_errors=True)
+        self.close()
         return self.path
 
     def abandon(self) -> Path | None:
@@ -136,7 +149,12 @@ class TraceWriter:
         """
         with contextlib.suppress(OutputFailed):
             self.flush()
-        return self.parts if self._part_count else None
+        self.close()
+        return self.parts if self._kept_parts() else None
+
+    def close(self) -> None:
+        """Let others write under this name. Nothing is written after that."""
+        self._lock.release()
 
     def _settle(self) -> None:
         """What was buffered is in a file."""
@@ -159,11 +177,25 @@ class TraceWriter:
                 yield file.read_row_group(group).cast(self._schema)
 
     def _write_failed(self, error: OSError) -> OutputFailed:
-        kept = f"; {self._part_count} whole parts are kept in {self.parts}" if self._part_count else ""
+        kept = self._kept_parts()
+        said = f"; {kept} whole parts are kept in {self.parts}" if kept else ""
+        fix = "free disk space, or write the trace to another folder"
+        if kept < self._part_count:
+            said = f"; {self._part_count - kept} parts vanished from {self.parts}{said}"
+            fix = "leave that folder alone while a run goes on, and run the command again"
+        return OutputFailed(f"{self.path} could not be written: {error.strerror or error}{said}", fix)
+
+    def _taken(self) -> OutputFailed:
+        kept = self.abandon()
         return OutputFailed(
-            f"{self.path} could not be written: {error.strerror or error}{kept}",
-            "free disk space, or write the trace to another folder",
+            f"{self.path} appeared while this run was recording, and was left alone"
+            + (f"; {self.rows_written} rows are kept in {kept}" if kept else ""),
+            "choose another name, or overwrite it with --force",
         )
+
+    def _kept_parts(self) -> int:
+        """Parts that are really there: another hand may have removed them."""
+        return sum(self._part(index).exists() for index in range(self._part_count))
 
 
 def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -194,6 +226,25 @@ def _parquet_writer(
     with pq.ParquetWriter(path, schema, **options) as writer:
         yield writer
         writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    """Give a file its final name. FileExistsError: another one has it."""
+    try:
+        os.link(unfinished, path)  # unlike a rename, it never replaces a file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if path.exists():
+            raise FileExistsError from None
+        unfinished.rename(path)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        file.write(text)
 
 
 def _discard(path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from rip.cli import replay as command
+from rip.replay.capture.lock import OutputLock
 from rip.schemas.trace import HEADER_KEY, TraceHeader
 
 
@@ -178,7 +179,9 @@ def test_settings_are_kept_with_their_source(rip: Rip) -> None:
 
 def test_sites_positions_and_topk_choose_what_is_kept(rip: Rip) -> None:
     wanted = ("--sites", r"^layers\.1\.mlp$", "--capture", "tensors", "--positions", "2:4", "--topk", "9999")
-    assert rip(*wanted).code == 0
+    done = rip(*wanted)
+    assert done.code == 0
+    assert "captured: 1 sites (those that match --sites), rows kept" in done.err
     assert [site.name for site in rip.header().sites] == ["layers.1.mlp"]
     rows = pq.read_table("t.parquet").to_pylist()
     assert [row["position"] for row in rows if row["tensors"]] == [2, 3]
@@ -428,6 +431,13 @@ def test_outputs_that_cannot_be_written_are_refused_before_any_work(rip: Rip, tm
 def test_a_folder_without_write_permission_is_refused(rip: Rip, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     refused(rip(out="locked/t.parquet"), "is not writable")
+
+
+def test_an_output_that_another_run_writes_is_refused_before_any_work(rip: Rip, tmp_path: Path) -> None:
+    rip.model = tmp_path / "never looked for"
+    with OutputLock(tmp_path / "t.parquet", force=False):
+        for force in ([], ["--force"]):
+            refused(rip(*force), "another rip is writing t.parquet", "another name")
 
 
 def test_force_overwrites_a_trace_and_the_rest_of_an_unfinished_one(rip: Rip, tmp_path: Path) -> None:

@@ -178,6 +178,35 @@ def test_an_origin_without_any_recorded_difference_points_to_the_module(tmp_path
     assert "layers.0.mlp.gate_proj" in verdict.causes[0].evidence[0]
 
 
+def test_weights_and_dtype_are_no_cause_where_no_number_differs(tmp_path: Path) -> None:
+    a, b = pair()
+    b.tokens[9] += 1
+    changes = [change("model", "sha256", "x", "y"), change("model", "dtype", "F32", "float32")]
+    verdict = verdict_of(tmp_path, a, b, changes=changes)
+    assert [item.id for item in verdict.causes] == ["sampler"]
+
+
+def test_another_prefill_chunking_is_named_before_the_kernel(tmp_path: Path) -> None:
+    a, b = pair((1, 4))
+    b.shapes["num_tokens"][:6] = 3
+    changes = [change("frameworks", "torch", "2.12", "2.13")]
+    found = [item.id for item in verdict_of(tmp_path, a, b, changes=changes).causes]
+    assert found.index("prefill-chunk") < found.index("kernel")
+    folder = tmp_path / "setting"
+    folder.mkdir()
+    lanes = lane(prefill_chunk=0), lane(prefill_chunk=3)
+    verdict = verdict_of(folder, *pair((1, 4)), a_lane=lanes[0], b_lane=lanes[1])
+    assert "kernel" not in [item.id for item in verdict.causes]
+    assert "--set prefill_chunk=0" in (cause(verdict, "prefill-chunk").confirm or "")
+
+
+@pytest.mark.parametrize("field", ["dtype", "attention_backend"])
+def test_what_another_cause_tells_is_not_told_as_a_kernel_too(tmp_path: Path, field: str) -> None:
+    verdict = verdict_of(tmp_path, *pair((3, 4)), changes=[change("engine", field, "x", "y")])
+    assert "kernel" not in [item.id for item in verdict.causes]
+    assert verdict.causes
+
+
 def test_missing_evidence_is_named(tmp_path: Path) -> None:
     a, b = pair((5, 3))
     b.present[:2] = False

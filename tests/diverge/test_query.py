@@ -8,6 +8,9 @@ import itertools
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -311,3 +314,41 @@ def test_a_broken_result_folder_is_refused(tmp_path: Path, fault: str) -> None:
         summary = tmp_path / "result" / "summary.json"
         summary.write_text(summary.read_text().replace("rip.verdict/1", "rip.verdict/2"))
     refusal(tmp_path / "result", "SELECT * FROM sites")
+
+
+# Ctrl-C, and SQL that looks like an option
+
+TELLING = """
+import sys
+from rip.diverge import query
+plain = query.interruptible
+def interruptible(connection, work):
+    def told():
+        print("running", file=sys.stderr, flush=True)
+        return work()
+    return plain(connection, told)
+query.interruptible = interruptible
+from rip.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 5])
+def test_ctrl_c_ends_a_long_query_at_once(folder: Path, signals: int) -> None:
+    sql = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"  # hours
+    command = [sys.executable, "-c", TELLING, "query", str(folder / "t.parquet"), sql]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline() == "running\n"
+        for _ in range(signals):
+            running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=10)
+    assert running.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1] == "rip: interrupted"
+    assert "Traceback" not in err
+
+
+def test_a_statement_after_a_bare_double_dash_may_start_with_a_comment(folder: Path) -> None:
+    out, _ = call(folder / "result", "--", "-- one\nSELECT 1 AS x, 'a' AS words")
+    assert out.splitlines() == ["x  words", "-  -----", "1  a"]

@@ -14,6 +14,7 @@ from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write
 from rip.diverge import site_columns
 from rip.diverge.compare import diverge
 from rip.diverge.load import open_trace
+from rip.diverge.report_words import headline, second_line
 from rip.diverge.site_columns import DecodedGroup, DirectGroup, SiteReader
 from rip.schemas.errors import BadInput, OutputFailed
 from rip.schemas.trace import HEADER_KEY
@@ -131,8 +132,11 @@ def test_a_truncated_last_part_is_named_and_the_rest_compared(tmp_path: Path) ->
     last.write_bytes(last.read_bytes()[:-100])
     verdict = diverge(whole, parts, tmp_path / "out")
     assert verdict.compared.positions == 2 * 20
-    assert verdict.first_token is not None
-    assert (verdict.first_token.position, verdict.first_token.token_b) == (20, None)
+    assert (verdict.first_token, verdict.causes) == (None, [])  # cut short is not ended
+    assert verdict.levels["token"].state == "not comparable"
+    assert "B is incomplete: 30 positions of it are missing" in (verdict.levels["token"].why or "")
+    assert verdict.level is None
+    assert "B is incomplete" in headline(verdict)
     assert any("part-00002.parquet is truncated" in line for line in verdict.not_seen)
 
 
@@ -143,6 +147,33 @@ def test_a_missing_part_in_the_middle_ends_the_comparison_there(tmp_path: Path) 
     verdict = diverge(whole, parts, tmp_path / "out")
     assert verdict.compared.positions == 2 * 7
     assert any("no rows from position 7 to 19" in line for line in verdict.not_seen)
+
+
+def test_a_sequence_that_an_unfinished_run_had_not_begun_is_missing_too(tmp_path: Path) -> None:
+    whole = write_trace(tmp_path / "a.parquet", two_sequences(), ABOUT)
+    parts = write_parts(tmp_path / "b.parquet", [[(0, 0, two_sequences()[0])]], ABOUT)
+    why = diverge(whole, parts, tmp_path / "out").levels["token"].why or ""
+    assert "B is incomplete: 35 positions of it are missing" in why
+
+
+def test_tokens_that_part_inside_an_unfinished_trace_diverge(tmp_path: Path) -> None:
+    other = made().rows(0, 20)
+    other.tokens = other.tokens.copy()
+    other.tokens[12] += 1
+    whole = write_trace(tmp_path / "a.parquet", [made()], ABOUT)
+    verdict = diverge(whole, write_parts(tmp_path / "b.parquet", [[(0, 0, other)]], ABOUT), tmp_path / "out")
+    assert verdict.first_token is not None
+    assert verdict.first_token.position == 12
+    assert verdict.levels["token"].state == "fails"
+    assert second_line(verdict).startswith("B is of an unfinished run.")
+
+
+def test_a_whole_trace_that_is_shorter_than_the_parts_has_ended(tmp_path: Path) -> None:
+    parts = write_parts(tmp_path / "a.parquet", [[(0, 0, made())]], ABOUT)
+    short = write_trace(tmp_path / "b.parquet", [made().rows(0, 20)], ABOUT)
+    first = diverge(parts, short, tmp_path / "out").first_token
+    assert first is not None
+    assert (first.position, first.token_b) == (20, None)
 
 
 def test_parts_may_hold_fewer_sites_than_the_header(tmp_path: Path) -> None:

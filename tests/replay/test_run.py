@@ -427,7 +427,7 @@ def kept_rows(run: Runner) -> int:
 
 def test_an_interrupted_run_keeps_what_it_has(run: Runner) -> None:
     def stop(done: int, total: int, note: str) -> None:
-        if note == "b" and done >= 6:
+        if note.endswith("b") and done >= 6:
             raise KeyboardInterrupt
 
     run.progress = stop
@@ -438,6 +438,14 @@ def test_an_interrupted_run_keeps_what_it_has(run: Runner) -> None:
     assert kept_rows(run) == 11
     assert "11 rows are kept in" in stopped.value.message
     assert "rip query" in stopped.value.fix
+
+
+def test_progress_names_the_stage(run: Runner) -> None:
+    stages: list[tuple[int, str]] = []
+    run.progress = lambda done, total, note: stages.append((done, note))
+    run(envelope("a"), capture="sites")
+    assert stages[0] == (0, "prefill · a")
+    assert {note for done, note in stages if done} == {"replaying · a", "observer check: again with taps off"}
 
 
 def test_an_interruption_before_the_first_row_says_so(run: Runner) -> None:

@@ -26,6 +26,7 @@ from rip.replay.capture import writer as writer_module
 from rip.replay.capture.rows_table import table_of
 from rip.replay.capture.summarise import RowSummaries
 from rip.replay.engines.base import Rows, TopK
+from rip.schemas.errors import OutputFailed
 from rip.schemas.trace import HEADER_KEY, TraceHeader, arrow_schema
 
 
@@ -281,7 +282,11 @@ def test_parts_of_an_earlier_run_are_not_mixed_in(trace, monkeypatch):
     dead = start(trace)
     interleave(dead, sequences=1, blocks=9)
     assert len(parts_of(trace)) == 9
-    fresh = start(trace)
+    dead.close()
+    with pytest.raises(OutputFailed, match="holds what an unfinished run recorded"):
+        start(trace)
+    assert len(parts_of(trace)) == 9
+    fresh = start(trace, force=True)
     assert parts_of(trace) == []
     interleave(fresh, sequences=1, blocks=2)
     assert len(parts_of(trace)) == 2
@@ -293,7 +298,7 @@ def test_an_earlier_parts_folder_is_gone_after_a_run_that_needed_none(trace):
     left = trace.with_name("t.parquet.parts")
     left.mkdir()
     (left / "part-00000.parquet").write_bytes(b"old")
-    writer = start(trace)
+    writer = start(trace, force=True)
     writer.append(info(0), rows(0, 0, 3))
     writer.finish(header(SITES))
     assert not left.exists()
@@ -310,7 +315,7 @@ def test_only_the_owner_can_read_a_trace_or_its_parts(trace, monkeypatch):
         interleave(writer)
         parts = trace.with_name("t.parquet.parts")
         assert stat.S_IMODE(parts.stat().st_mode) == 0o700
-        assert {stat.S_IMODE(path.stat().st_mode) for path in parts_of(trace)} == {0o600}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in parts.iterdir()} == {0o600}
         writer.finish(header(SITES))
     finally:
         os.umask(previous)
@@ -344,3 +349,18 @@ def test_sketches_are_the_last_bytes_of_their_column_chunk(trace, monkeypatch, f
             np.testing.assert_array_equal(values, np.array(expected, np.float32))
             assert chunk.compression == "UNCOMPRESSED"
         start_row += group.num_rows
+
+
+def test_a_reader_that_checks_finds_a_flipped_bit(trace):
+    writer = start(trace)
+    interleave(writer)
+    writer.finish(header(SITES))
+    group = pq.read_metadata(trace).row_group(0)
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    sketch = next(chunk for chunk in chunks if chunk.path_in_schema.startswith("site_sketch"))
+    whole = bytearray(trace.read_bytes())
+    whole[sketch.data_page_offset + sketch.total_compressed_size - 1] ^= 1
+    pq.read_table(trace, page_checksum_verification=True)
+    trace.write_bytes(whole)
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(trace, page_checksum_verification=True)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,9 @@ def test_a_killed_process_leaves_whole_parts(trace):
     assert table.num_rows == int(killed.stdout) > 60
     assert len(set(places(table))) == table.num_rows
     assert not trace.exists()
+    assert trace.with_name(".t.parquet.lock").exists()
+    start(trace, force=True).close()  # the lock itself died with the process
+    assert list(trace.parent.iterdir()) == []
 
 
 # A disk that fills
@@ -127,6 +131,7 @@ def test_a_disk_that_is_really_full_is_reported(trace, monkeypatch):
     interleave(writer)
     with pytest.raises(OutputFailed, match="No space left on device"):
         writer.finish(header(SITES))
+    writer.close()
     assert list(trace.parent.iterdir()) == []
 
 
@@ -134,7 +139,7 @@ def test_a_folder_that_vanished_is_an_error_for_people(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     writer = start(folder / "t.parquet")
-    folder.rmdir()
+    shutil.rmtree(folder)
     interleave(writer)
     with pytest.raises(OutputFailed):
         writer.finish(header(SITES))
@@ -151,8 +156,9 @@ def test_an_interruption_in_the_last_write_leaves_the_rows_in_parts(trace, monke
         patch.setattr(pq.ParquetWriter, "write_table", interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.finish(header(SITES))
-    assert list(trace.parent.iterdir()) == []
+    assert [path.name for path in trace.parent.iterdir()] == [".t.parquet.lock"]
     _, table = read_parts(writer.abandon())
+    assert [path.name for path in trace.parent.iterdir()] == ["t.parquet.parts"]
     assert table.num_rows == 30
 
 
@@ -167,3 +173,52 @@ def test_a_failed_rewrite_leaves_the_earlier_trace_alone(trace, monkeypatch):
     with pytest.raises(OutputFailed):
         second.finish(header(SITES))
     assert trace.read_bytes() == before
+
+
+# Two writers
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_second_writer_is_refused_and_does_the_first_no_harm(trace, monkeypatch, force):
+    monkeypatch.setattr(writer_module, "FLUSH_BYTES", 1)
+    first = start(trace)
+    interleave(first)
+    before = parts_of(trace)
+    with pytest.raises(OutputFailed, match=r"another rip is writing .*t.parquet"):
+        start(trace, force=force)
+    assert parts_of(trace) == before
+    first.finish(header(SITES))
+    assert places(pq.read_table(trace)) == in_order()
+    assert [path.name for path in trace.parent.iterdir()] == ["t.parquet"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_appeared_meanwhile_is_left_alone_and_the_rows_are_kept(trace, monkeypatch, links):
+    def no_links(*_arguments):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    writer = start(trace)
+    interleave(writer)
+    trace.write_text("precious")
+    with pytest.raises(OutputFailed, match=r"appeared while .* 30 rows are kept in"):
+        writer.finish(header(SITES))
+    assert trace.read_text() == "precious"
+    _, table = read_parts(writer.parts)
+    assert table.num_rows == 30
+    other = start(trace.with_name("other.parquet"))
+    interleave(other)
+    other.finish(header(SITES))
+    assert places(pq.read_table(trace.with_name("other.parquet"))) == in_order()
+
+
+def test_parts_that_vanished_are_not_said_to_be_kept(trace, monkeypatch):
+    monkeypatch.setattr(writer_module, "FLUSH_BYTES", 1)
+    writer = start(trace)
+    interleave(writer)
+    shutil.rmtree(writer.parts)
+    with pytest.raises(OutputFailed, match="10 parts vanished") as caught:
+        writer.finish(header(SITES))
+    assert "kept" not in caught.value.message
+    assert writer.abandon() is None
