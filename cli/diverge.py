@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..schemas.errors import BadInput
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
-
-if TYPE_CHECKING:
-    from ..schemas.verdict import Verdict
 
 HELP = """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
 
@@ -18,9 +16,11 @@ HELP = """Compare two traces: the first divergent token, the first differing lay
 Examples:
   rip diverge alone.parquet batch.parquet
   rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
+  rip diverge old.parquet new.parquet --require numeric --tolerance 0.05
   rip diverge alone.parquet batch.parquet --json > verdict.json
 
-Exit code 0: all tokens are equal; 1: they are not; 3: the traces have no row in common.
+Exit code 0: the required level holds (by default: all tokens are equal); 1: it does not, or cannot be told;
+3: the traces have no row in common.
 """
 
 
@@ -35,6 +35,12 @@ def diverge(
         float | None,
         typer.Option("--tolerance", min=0, help="Largest absolute logit difference of the numeric level."),
     ] = None,
+    require: Annotated[
+        str,
+        typer.Option(
+            "--require", metavar="LEVEL", help="Level that must hold: bitwise, numeric, token or semantic."
+        ),
+    ] = "token",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
@@ -42,8 +48,11 @@ def diverge(
     from ..diverge.load import read_header
     from ..diverge.summary import print_summary
     from ..fingerprint.drift import drift
+    from ..schemas.claim import LEVELS
     from .console import progress_bar, refuse_overwrite, stderr_console
 
+    if require not in LEVELS:
+        raise BadInput(f"--require {require}: no such level", f"choose one of: {', '.join(LEVELS)}")
     folder = out if out is not None else Path(f"{_stem(a)}-vs-{_stem(b)}")
     if html is not None:
         refuse_overwrite(html, force)
@@ -70,7 +79,11 @@ def diverge(
         console.print(f"Wrote {path}", markup=False)
     if as_json:
         print(verdict.to_json(), end="")
-    raise typer.Exit(_exit_code(verdict))
+    if verdict.levels[require].state == "not stated":
+        raise BadInput(
+            f"no tolerance is stated, so the level {require} cannot hold", "state one with --tolerance"
+        )
+    raise typer.Exit(EXIT_HOLDS if verdict.levels[require].state == "holds" else EXIT_FAILS)
 
 
 diverge.__doc__ = HELP
@@ -79,8 +92,3 @@ diverge.__doc__ = HELP
 def _stem(path: Path) -> str:
     """`T.parquet` and `T.parquet.parts` without their endings."""
     return path.name.removesuffix(".parts").removesuffix(".parquet") or "trace"
-
-
-def _exit_code(verdict: Verdict) -> int:
-    """The claim that is judged by default: the tokens are equal."""
-    return EXIT_HOLDS if verdict.levels["token"].state == "holds" else EXIT_FAILS

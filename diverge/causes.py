@@ -184,10 +184,12 @@ def _padding(e: Evidence) -> Finding | None:
     evidence = e.shape_differences("padded_tokens")
     if not evidence or not e.differs:
         return None
+    side = e.header_b.lane.settings.get("padding_side")
+    other = "left" if side is not None and side.resolved == "right" else "right"
     found = _circumstance(
         e,
         [*evidence, f"at the first differing row, {e.first_place}"],
-        e.replay("--neighbours", "0", "--set", "batch_size=1"),
+        e.replay("--set", f"padding_side={other}"),
     )
     # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
     weaker: Confidence = "low" if found.confidence == "low" else "medium"

@@ -22,6 +22,7 @@ from .columns import ListLengths
 from .diagnose import causes, first_site, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
+from .report_words import plural
 from .site_plan import SitePlan, plan_sites
 from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
@@ -178,6 +179,8 @@ def _reference(trace: Trace) -> TraceRef:
         lane=header.lane.name,
         mode=header.mode,
         fingerprint=header.fingerprint.root_digest if header.fingerprint else None,
+        sites=len(header.sites),
+        site_filter=header.site_filter or None,
     )
 
 
@@ -188,9 +191,9 @@ def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
     if tally.positions < length:
         parted = sum(state.pair.divergence is not None for state in tally.pairs)
         unseen.append(
-            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in {parted} "
-            "sequence(s), so their numbers cannot be compared: force one side's tokens on the other "
-            "(--mode golden-decode)"
+            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in "
+            f"{plural(parted, 'sequence')}, so their numbers cannot be compared: force one side's tokens "
+            "on the other (--mode golden-decode)"
         )
     hashed = len(tally.plan.sites) - int(tally.plan.by_sketch.sum())
     absent = tally.positions * hashed - tally.rows
@@ -201,7 +204,7 @@ def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
     if not tally.logits_compared:
         unseen.append("no logits hash is in both traces, so equal logits cannot be proved")
     if not tally.steps_with_logits:
-        unseen.append("no top-K logits or logprobs are in both traces, so the drift of logits is not known")
+        unseen.append("no candidate is in the top-K of both traces, so the drift of logits is not known")
     for trace in (a, b):
         if trace.header.fingerprint is None:
             unseen.append(

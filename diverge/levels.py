@@ -65,7 +65,10 @@ def _bitwise(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> 
     sketched = int(tally.plan.by_sketch.sum())
     if not tally.rows and not tally.logits_compared and not sketched:
         return LevelVerdict(state="not comparable", why="no row hash and no logits hash is in both traces")
-    counted = f"{tally.rows:,} row hashes and {tally.logits_compared:,} logits hashes compared"
+    logits = f"{tally.logits_compared:,} logits " + ("hash" if tally.logits_compared == 1 else "hashes")
+    rows = f"{tally.rows:,} row " + ("hash" if tally.rows == 1 else "hashes")
+    by_sketch = f"; {plural(sketched, 'site')} compared by sketch" if sketched else ""
+    counted = f"{rows} and {logits} compared{by_sketch}"
     if site is not None and (tally.rows_differing or tally.logits_differing):
         label = (
             site.site
@@ -97,7 +100,8 @@ def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
         return LevelVerdict(state="holds", why=f"bitwise holds; {measured}")
     if not tally.steps_with_logits:
         return LevelVerdict(
-            state="not comparable", why="no position has top-K logits or logprobs in both traces"
+            state="not comparable",
+            why="no position has a candidate that both traces list with its logit or logprob",
         )
     if tally.tolerance is None:
         return LevelVerdict(state="not stated", why=f"no tolerance was stated; {measured}")

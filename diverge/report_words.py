@@ -117,7 +117,7 @@ def headline(verdict: Verdict) -> str:
     """The verdict in one short sentence."""
     token = verdict.levels.get("token")
     if verdict.first_token is not None:
-        return _where_tokens_part(verdict.first_token)
+        return _where_tokens_part(verdict.first_token) + _how_many(verdict)
     if token is None or token.state == "not comparable":
         why = f": {plain(token.why)}" if token is not None and token.why else ""
         return f"Whether the tokens are equal cannot be told{why}."
@@ -125,10 +125,28 @@ def headline(verdict: Verdict) -> str:
         return "The two sides' own choices differ under the forced tokens."
     bitwise = verdict.levels.get("bitwise")
     if bitwise is not None and bitwise.state == "holds":
-        return "The two runs are equal, bit for bit."
+        return _what_is_equal(verdict)
     if verdict.first_site is not None or (verdict.max_abs_logit_diff or 0) > 0:
         return "The tokens are equal; the numbers behind them are not."
     return "The tokens are equal."
+
+
+def _how_many(verdict: Verdict) -> str:
+    compared = verdict.compared
+    if compared.sequences < 2:
+        return ""
+    return f" {compared.sequences_diverging} of {plural(compared.sequences, 'sequence')} diverge."
+
+
+def _what_is_equal(verdict: Verdict) -> str:
+    """Equal in all that was compared, which is less than everything where sites were left out."""
+    compared = verdict.compared
+    if not compared.rows:
+        return "No difference in what was compared: tokens and logits, no site."
+    sides = (verdict.a, verdict.b)
+    if any(side.site_filter or side.sites not in (None, compared.sites) for side in sides):
+        return f"No difference in what was compared: tokens, logits and {plural(compared.sites, 'site')}."
+    return "The two runs are equal, bit for bit."
 
 
 def _where_tokens_part(first: FirstToken) -> str:
@@ -204,7 +222,7 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
         rows += [
             ("model", a.lane.model or NONE, b.lane.model or NONE),
             ("capture", _capture(a), _capture(b)),
-            ("observer check", _observer(a), _observer(b)),
+            ("observer check", a.observer.state, b.observer.state),
             ("created", a.created, b.created),
         ]
         rows += _differing_settings(a, b)
@@ -214,12 +232,6 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
 
 def _capture(header: TraceHeader) -> str:
     return header.capture + (f", {len(header.sites)} sites, {header.channel}" if header.sites else "")
-
-
-def _observer(header: TraceHeader) -> str:
-    check = header.observer
-    detail = check.compared or check.why or ""
-    return check.state + (f": {detail}" if detail else "")
 
 
 def _differing_settings(a: TraceHeader, b: TraceHeader) -> list[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.claim import LEVELS
-from .report_words import drift, headline, number, plain, second_line
+from .report_words import drift, headline, number, plain, plural, second_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,11 +50,12 @@ def print_summary(
     changes = [
         f"{change.section}.{change.field} ({change.risk or 'no rule'} at risk)" for change in verdict.changes
     ]
-    _print_list(console, f"{len(changes)} fingerprint changes from A to B", changes)
+    _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
     _print_list(console, "Not seen", verdict.not_seen)
-    console.print()
-    sql = "SELECT * FROM site_totals WHERE differing > 0"
-    _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+    if verdict.first_site is not None:
+        console.print()
+        sql = "SELECT * FROM site_totals WHERE differing > 0"
+        _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:
@@ -87,23 +88,26 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
 
 def _print_drift(console: Console, folder: Path) -> None:
     """One bar a layer: the largest median drift of its sites, on a log scale."""
-    totals = pq.read_table(folder / "site_totals.parquet", columns=["name", "drift_p50"]).to_pylist()
+    columns = ["name", "compared", "by_sketch", "drift_p50"]
+    totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
     by_layer: dict[int, float] = {}
     for site in totals:
         layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
-        if layer:
+        if layer and (site["compared"] or site["by_sketch"]):
             number_ = int(layer[1])
             by_layer[number_] = max(by_layer.get(number_, 0.0), site["drift_p50"] or 0.0)
     moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
     if not moved:
         return
     low, high = math.log10(min(moved)), math.log10(max(moved))
-    line = "".join(_bar(by_layer.get(layer, 0.0), low, high) for layer in range(max(by_layer) + 1))
+    layers = range(max(by_layer) + 1)
+    line = "".join(_bar(by_layer[layer], low, high) if layer in by_layer else "?" for layer in layers)
     console.print()
     console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
     console.print(
         Text(
             f"  median relative drift of differing rows, {drift(min(moved))} to {drift(max(moved))}; · equal"
+            + ("; ? not observed" if "?" in line else "")
         )
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -204,6 +204,9 @@ class ResultWriter:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        for writer in self._writers.values():
+            with suppress(OSError, pa.ArrowInvalid):  # a full disk fails here again; that was told already
+                writer.close()
         self._writers.clear()
         shutil.rmtree(self._unfinished, ignore_errors=True)
 

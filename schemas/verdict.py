@@ -95,6 +95,10 @@ class TraceRef(Record):
     mode: str
     fingerprint: str | None
     """Root digest."""
+    sites: int | None = None
+    """Sites that the trace observed."""
+    site_filter: str | None = None
+    """The pattern they had to match; absent: all were observed."""
 
 
 class Verdict(Document):

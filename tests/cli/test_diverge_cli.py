@@ -100,3 +100,59 @@ def test_the_report_is_written_beside(traces: Path, monkeypatch: pytest.MonkeyPa
         run(monkeypatch, "a.parquet", "drifted.parquet", "--html", "report.html", "--tolerance", "0.5") == 0
     )
     assert "<html" in (traces / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("b", "level", "code"),
+    [
+        ("same", ("bitwise",), 0),
+        ("drifted", ("bitwise",), 1),
+        ("drifted", ("token",), 0),
+        ("drifted", ("numeric", "--tolerance", "0.5"), 0),
+        ("drifted", ("numeric",), 2),
+        ("parted", ("semantic",), 1),
+        ("same", ("exact",), 2),
+    ],
+)
+def test_another_level_can_be_required(
+    traces: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    b: str,
+    level: tuple[str, ...],
+    code: int,
+) -> None:
+    assert run(monkeypatch, "a.parquet", f"{b}.parquet", "--require", *level) == code
+    if code == 2:
+        assert "fix: " in capsys.readouterr().err
+
+
+def test_equal_says_how_much_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = sequence(1, len(SITES))
+    write_trace(tmp_path / "whole.parquet", [one], header(SITES))
+    write_trace(tmp_path / "filtered.parquet", [one], header(SITES, site_filter="mlp"))
+    run(monkeypatch, "whole.parquet", "whole.parquet", "-o", "r1")
+    assert "The two runs are equal, bit for bit." in capsys.readouterr().err
+    run(monkeypatch, "whole.parquet", "filtered.parquet", "-o", "r2")
+    err = capsys.readouterr().err
+    assert "bit for bit" not in err
+    assert "No difference in what was compared" in err
+    assert "Next:" not in err
+
+
+def test_layers_that_were_not_observed_are_not_drawn_as_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    upper = [site for site in SITES if site.name.startswith("layers.1")]
+    one, other = sequence(1, len(upper)), sequence(1, len(upper))
+    disturb(other, 5, 0)
+    write_trace(tmp_path / "a.parquet", [one], header(upper))
+    write_trace(tmp_path / "b.parquet", [other], header(upper))
+    run(monkeypatch, "a.parquet", "b.parquet")
+    err = capsys.readouterr().err
+    assert "layer 0 … 1  ?" in err
+    assert "? not observed" in err

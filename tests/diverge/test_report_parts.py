@@ -23,9 +23,10 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     def said(**changes: object) -> str:
         return headline(verdict.model_copy(update={"first_token": first.model_copy(update=changes)}))
 
-    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2."
-    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4."
-    assert said(token_b=None) == "In request req-1, B ends at step 17 where A goes on."
+    many = " 1 of 2 sequences diverge."
+    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2." + many
+    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4." + many
+    assert said(token_b=None) == "In request req-1, B ends at step 17 where A goes on." + many
     unseen = verdict.first_site
     assert unseen is not None
     later = verdict.model_copy(
