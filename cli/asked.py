@@ -41,10 +41,9 @@ def asked_prompt(
         ) from None
     except RecursionError:
         raise BadInput(f"{path}: nested too deeply", "give a plain list of messages") from None
-    if not isinstance(spoken, list) or not spoken or not all(isinstance(item, dict) for item in spoken):
-        raise BadInput(
-            f"{path}: a list of messages was expected", 'for example [{"role": "user", "content": "Hi"}]'
-        )
+    if spoken == [] or not isinstance(spoken, list) or not all(isinstance(item, dict) for item in spoken):
+        found = "the list of messages is empty" if spoken == [] else "a list of messages was expected"
+        raise BadInput(f"{path}: {found}", 'for example [{"role": "user", "content": "Hi"}]')
     return None, spoken
 
 

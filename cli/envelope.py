@@ -170,6 +170,7 @@ def check(
       rip envelope check set.jsonl
       rip envelope check request.json --model ./SmolLM2
     """
+    from ..replay.contract import misfits
     from ..replay.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
     from .console import printable
@@ -181,6 +182,7 @@ def check(
         found = completeness(envelope)
         if fingerprint is not None:
             found += identity_differences(envelope, fingerprint)
+            found += misfits(envelope, fingerprint)
         faults += bool(found)
         for finding in found:
             print(printable(f"{envelope.request_id}: {finding}"))
@@ -273,6 +275,8 @@ def _append(path: Path, envelope: Envelope) -> None:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
                 file.truncate(end)
+                if not end:
+                    path.unlink(missing_ok=True)
                 raise
     except OSError as error:
         raise OutputFailed(

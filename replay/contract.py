@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ..schemas.base import describe_validation_error
 from ..schemas.envelope import Envelope, Sampling
 from ..schemas.errors import BadInput
+from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Setting
 
 ENGINE_DEFAULTS: dict[str, Any] = {
@@ -124,6 +125,21 @@ def check_prompt(
             f"the context of {context_length}",
             "shorten the prompt or lower sampling.max_tokens",
         )
+
+
+def misfits(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
+    """What `check_prompt` would refuse, as far as the model's files state their sizes, in words."""
+    sizes = []
+    for name in ("vocab_size", "context_length"):
+        known = fingerprint.get("model", name)
+        sizes.append(known.value if known is not None and isinstance(known.value, int) else 2**31)
+    wanted = envelope.sampling.max_tokens or 0
+    try:
+        if envelope.prompt_token_ids is not None:
+            check_prompt(envelope.request_id, envelope.prompt_token_ids, wanted, sizes[0], sizes[1])
+    except BadInput as error:
+        return [error.message.removeprefix(f"{envelope.request_id}: ")]
+    return []
 
 
 def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_size: int) -> None:

@@ -223,7 +223,9 @@ def load_requests(path: Path) -> list[Envelope]:
     """
     envelopes = list(iter_request_set(path))
     if not envelopes:
-        raise BadInput(f"{path}: an empty request set", "write one envelope per line (rip envelope --help)")
+        raise BadInput(
+            f"{path}: an empty request set", "write one envelope a line (rip envelope create --help)"
+        )
     seen: set[str] = set()
     for envelope in envelopes:
         if envelope.request_id in seen:

@@ -79,7 +79,10 @@ def parse_json_object(text: str | bytes, where: str) -> JsonObject:
     except ValueError:  # Python's limit on the digits of an integer
         raise BadInput(f"{where}: a number with thousands of digits", "correct the number") from None
     if not isinstance(value, dict):
-        raise BadInput(f"{where}: a JSON object was expected, not {_KINDS[type(value)]}", "wrap it in {…}")
+        raise BadInput(
+            f"{where}: a JSON object was expected, not {_KINDS[type(value)]}",
+            "give one object {…} per document",
+        )
     return value
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
@@ -38,6 +39,8 @@ _MODEL_FIELDS = (
     "quantization_method",
     "dtype",
     "architecture",
+    "vocab_size",
+    "context_length",
 )
 _GGUF_FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
@@ -120,6 +123,8 @@ def _folder(model: ModelRef, files: dict[Path, FileDigest]) -> dict[str, Section
                 "quantization_method": _from_config(config, _quantization_method),
                 "dtype": _from_config(config, _dtype),
                 "architecture": _from_config(config, _architecture),
+                "vocab_size": _from_config(config, _size("vocab_size")),
+                "context_length": _from_config(config, _size("max_position_embeddings")),
             }
         ),
         "tokenizer": Section(facts=_folder_tokenizer(model, files)),
@@ -154,7 +159,7 @@ def _digest_of(content: dict[str, Any] | str, name: str) -> Fact:
 def _from_config(config: dict[str, Any] | str, read: Any) -> Fact:
     if isinstance(config, str):
         return unavailable(config, _CONFIG)
-    value: str | None = read(config)
+    value: str | int | None = read(config)
     return fact(value, _CONFIG) if value else unavailable(f"{_CONFIG} does not state it", _CONFIG)
 
 
@@ -172,6 +177,17 @@ def _dtype(config: dict[str, Any]) -> str | None:
         if dtype := holder.get("dtype") or holder.get("torch_dtype"):
             return str(dtype)
     return None
+
+
+def _size(name: str) -> Callable[[dict[str, Any]], int | None]:
+    """A reader of a size, which models with several parts state for their text."""
+
+    def read(config: dict[str, Any]) -> int | None:
+        text = config.get("text_config")
+        value = config.get(name) or (text.get(name) if isinstance(text, dict) else None)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    return read
 
 
 def _architecture(config: dict[str, Any]) -> str | None:
@@ -258,6 +274,8 @@ def _gguf(model: ModelRef) -> dict[str, Section]:
     )
     unstated = unavailable("the file does not state it", "gguf-metadata")
     architecture = metadata.get("general.architecture")
+    tokens = tokenizer.get("tokenizer.ggml.tokens")
+    context = metadata.get(f"{architecture}.context_length")
     return {
         "model": Section(
             facts={
@@ -272,6 +290,8 @@ def _gguf(model: ModelRef) -> dict[str, Section]:
                 else unstated,
                 "dtype": fact(stored_as, "gguf-metadata") if stored_as else unstated,
                 "architecture": fact(architecture, "gguf-metadata") if architecture else unstated,
+                "vocab_size": fact(len(tokens), "gguf-metadata") if tokens else unstated,
+                "context_length": fact(context, "gguf-metadata") if context else unstated,
             }
         ),
         "tokenizer": Section(facts=_gguf_tokenizer(tokenizer)),

@@ -283,6 +283,25 @@ def test_check_compares_the_hashes_of_a_model(rip: Rip) -> None:
     assert "another model" not in done.out
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompt_token_ids": [5, 99_999_999]}, "token id 99999999 in the prompt is outside the vocabulary"),
+        ({"sampling": {"temperature": 0, "max_tokens": 10**6}}, "exceed the context"),
+    ],
+)
+def test_check_names_what_the_model_cannot_run(
+    rip: Rip, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    rip.create("--prompt", "w40", "--sampling", "temperature=0", "--sampling", "max_tokens=4", "-o", "r.json")
+    raw = json.loads((tmp_path / "r.json").read_text())
+    (tmp_path / "r.json").write_text(json.dumps({**raw, **change}))
+    assert rip("check", "r.json").code == 0
+    checked = rip("check", "r.json", "--model", rip.model)
+    assert checked.code == 1
+    assert said in checked.out
+
+
 def test_check_refuses_what_is_invalid(rip: Rip, tmp_path: Path) -> None:
     refused(rip("check", rip.write("r.json", sampling={"n": 0})), "sampling.n")
     refused(rip("check", "nowhere.json"), "No such file")

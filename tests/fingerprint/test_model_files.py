@@ -82,7 +82,7 @@ def test_several_weights_files_have_one_digest_over_their_names(model_folder: Pa
         ("tokenizer.json", b'"a"', b'"b"', {"tokenizer.sha256", "tokenizer.files"}),
         ("tokenizer_config.json", b"</s>", b"</t>", {"tokenizer.sha256", "tokenizer.files"}),
         ("chat_template.jinja", b" }}", b"  }}", {"template.sha256", "template.named"}),
-        ("config.json", b"49152", b"49153", {"model.config_sha256"}),
+        ("config.json", b"49152", b"49153", {"model.config_sha256", "model.vocab_size"}),
         ("config.json", b"bfloat16", b"float16", {"model.config_sha256", "model.dtype"}),
         (
             "generation_config.json",
