@@ -200,7 +200,12 @@ def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFact
         row: dict[str, Any] = _read(
             trace, row_of(trace, sequence, position), [*_SHAPES, "sampler"]
         ).to_pylist()[0]
-        found.append(RowFacts({name: row[name] for name in _SHAPES}, row["sampler"]))
+        shape = {name: row[name] for name in _SHAPES}
+        # Padding of the prompt stays in the KV cache, so a decode step still computes beside it.
+        at_start = _read(trace, row_of(trace, sequence, 0), ["padded_tokens"]).column(0)[0].as_py()
+        padded = [value for value in (shape["padded_tokens"], at_start) if value is not None]
+        shape["padded_tokens"] = max(padded, default=None)
+        found.append(RowFacts(shape, row["sampler"]))
     return found[0], found[1]
 
 

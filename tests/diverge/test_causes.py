@@ -207,6 +207,15 @@ def test_what_another_cause_tells_is_not_told_as_a_kernel_too(tmp_path: Path, fi
     assert verdict.causes
 
 
+def test_padding_of_the_prompt_counts_for_the_decode_steps_behind_it(tmp_path: Path) -> None:
+    a, b = pair((9, 4))
+    b.shapes["padded_tokens"][:4] = 3
+    b.shapes["padded_tokens"][4:] = 0
+    found = cause(verdict_of(tmp_path, a, b), "padding")
+    assert "padded_tokens: 0 in A, 3 in B" in found.evidence
+    assert "padding_side" in (found.confirm or "")
+
+
 def test_missing_evidence_is_named(tmp_path: Path) -> None:
     a, b = pair((5, 3))
     b.present[:2] = False
