@@ -42,7 +42,7 @@ def demo(
 ) -> None:
     """Show the main job on a real model: eight requests alone and in one batch, and why the answers differ.
 
-    Runs fingerprint, replay (twice alone: the control; once batched), diverge and the HTML report, in two
+    Runs fingerprint, replay (twice alone: the control; once batched), diverge and the HTML report, in one
     to three minutes on two CPU cores.
 
     \b
