@@ -6,10 +6,9 @@ another tool has rewritten the file; both give the same values.
 
 from __future__ import annotations
 
-import mmap
 import os
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, local
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +24,9 @@ from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
 _OPEN_GROUPS = 2
-SPARSE = 4  # below one wanted sketch in four, mapped pages cost less than reading everything between
+SPARSE = 160
+"""Below one wanted sketch in so many, a read for each costs less than reading everything between: a call
+takes about as long as copying 10 kB."""
 _ITEM_BYTES = {"site_hash": HASH_BYTES, "site_l2": 4, "site_sketch": 4 * SKETCH_SIZE}
 
 
@@ -87,6 +88,7 @@ class _File:
     def __init__(self, part: Part) -> None:
         self.part = part
         self.descriptor = os.open(part.path, os.O_RDONLY)
+        self._local = local()
         arrow = part.file.schema_arrow
         self.fixed = part.width > 0 and all(
             pa.types.is_fixed_size_list(arrow.field(name).type)
@@ -94,6 +96,13 @@ class _File:
             == part.width * size * 8
             for name, size in _ITEM_BYTES.items()
         )
+
+    def scratch(self, name: str, size: int) -> np.ndarray:
+        """float32[size] to read into: this thread's own, because fresh pages cost more than reading."""
+        known: dict[str, np.ndarray] = vars(self._local)
+        if name not in known or known[name].size < size:
+            known[name] = np.empty(2 * size, np.float32)
+        return known[name][:size]
 
     def group(self, group: Group) -> DirectGroup | None:
         """The row group in place, or None where one of its columns has another layout."""
@@ -122,7 +131,6 @@ class DirectGroup:
         self._file = opened
         self._rows = rows
         self._pages = pages
-        self._sketches: np.ndarray | None = None
         self._absent = pages["site_hash"].absent
         lost = np.bincount(self._absent // opened.part.width, minlength=rows)
         self._counts = opened.part.width - lost  # hashes in each row
@@ -165,7 +173,10 @@ class DirectGroup:
 
     def _fill(self, into: np.ndarray, offset: int) -> None:
         if into.nbytes and os.preadv(self._file.descriptor, [into.data], offset) != into.nbytes:
-            raise BadInput(f"{self._file.part.path} is truncated", "copy it again, or replay again")
+            raise self._truncated()
+
+    def _truncated(self) -> BadInput:
+        return BadInput(f"{self._file.part.path} is truncated", "copy it again, or replay again")
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """As `SiteGroup.take`."""
@@ -173,27 +184,18 @@ class DirectGroup:
         span = (int(rows[-1]) + 1 - first) * width
         if column == "site_l2" or len(rows) * SPARSE > span:
             # One long read of all sites of the rows between.
-            values = np.empty((span, item), np.float32)
+            values = self._file.scratch(column, span * item).reshape(span, item)
             self._fill(values, self._pages[column].offset + first * width * item * 4)
             if len(rows) < span:
                 values = values.take((rows - first) * width + sites, axis=0)
         else:
-            taken = np.take(self._mapped_sketches(), rows * width + sites, axis=0, mode="clip")
-            values = taken.view(np.float32)
+            size, start = _ITEM_BYTES[column], self._pages[column].offset
+            places = (start + (rows * width + sites).astype(np.int64) * size).tolist()
+            read = b"".join(os.pread(self._file.descriptor, size, place) for place in places)
+            if len(read) != len(rows) * size:
+                raise self._truncated()
+            values = np.frombuffer(bytearray(read), np.float32).reshape(len(rows), item)
         return values if column == "site_sketch" else values[:, 0]
-
-    def _mapped_sketches(self) -> np.ndarray:
-        """uint8[rows × width, 64]: bytes, because the values need not lie on a multiple of four in the file.
-
-        The mapping lives as long as this group does: few are open at a time, so resident memory is bounded.
-        """
-        if self._sketches is None:
-            offset, count = self._pages["site_sketch"].offset, self._rows * self._file.part.width
-            start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-            size = offset - start + count * _ITEM_BYTES["site_sketch"]
-            opened = mmap.mmap(self._file.descriptor, size, access=mmap.ACCESS_READ, offset=start)
-            self._sketches = np.frombuffer(opened, np.uint8)[offset - start :].reshape(count, -1)
-        return self._sketches
 
 
 class DecodedGroup:

@@ -21,7 +21,7 @@ from .site_columns import SPARSE, SiteGroup, SiteReader
 from .site_plan import SitePlan
 
 _BLOCK_BYTES = 640 << 10  # hashes of one side compared at a time: both sides stay in the L2 cache
-_SKETCH_BYTES = 1 << 20  # sketches of one side that are read at a time: they are used while in the cache
+_SKETCH_BYTES = 4 << 20  # sketches of one side that are read at a time
 
 
 @dataclass(frozen=True)
