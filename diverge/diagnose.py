@@ -144,7 +144,6 @@ def causes(
     state = differing(tally)
     evidence = Evidence(
         name_a=str(names[0]),
-        name_b=str(names[1]),
         result=str(names[2]),
         header_a=a.header,
         header_b=b.header,

@@ -28,7 +28,6 @@ class Evidence:
     """What the table of causes looks at. `name_*` are the traces' paths as the user gave them."""
 
     name_a: str
-    name_b: str
     result: str
     header_a: TraceHeader
     header_b: TraceHeader

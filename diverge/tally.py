@@ -55,7 +55,6 @@ class Tally:
     positions: int = 0
     rows: int = 0
     rows_differing: int = 0
-    rows_by_sketch: int = 0
     logits_compared: int = 0
     logits_differing: int = 0
     steps_with_logits: int = 0
@@ -196,7 +195,6 @@ class Tally:
         s = len(self.plan.sites)
         self.rows += int(sites.compared.sum())
         self.rows_differing += int(sites.differing.sum())
-        self.rows_by_sketch += len(sites.row) - int(sites.differing.sum())
         self.compared_by_site += sites.compared_by_site
         if not len(sites.row):
             return

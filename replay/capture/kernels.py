@@ -80,7 +80,7 @@ def _zeros(kind: str):
 
 
 bf16_zeros, f16_zeros, f32_zeros, f64_zeros = (_zeros(kind) for kind in ("bf16", "f16", "f32", "f64"))
-word_zeros, u64_zeros, sum64_zeros = (_zeros(kind) for kind in ("word", "u64", "sum64"))
+word_zeros, u64_zeros = (_zeros(kind) for kind in ("word", "u64"))
 
 
 def _build_load(ctx, b, sig, args):

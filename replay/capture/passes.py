@@ -171,15 +171,21 @@ class StepPass:
         self._block, self._step, self._rows, self._keep = block, step, rows, keep
         self._first = step * block.batch
         self._again = block.repeated.again
+        self._looked_at: set[int] = set()
+        self._kept: set[int] = set()
 
     def see(self, site: int, tensor: torch.Tensor) -> None:
-        """Summarise one output."""
+        """Summarise one output; a module that runs more often than it was discovered to is not followed."""
         if not self._again(site, tensor, self._first):
             self._see_closely(site, tensor)
-        if self._keep is not None:
+        if self._keep is not None and site not in self._kept:
+            self._kept.add(site)
             self._keep_rows(site, tensor)
 
     def _see_closely(self, site: int, tensor: torch.Tensor) -> None:
+        if site in self._looked_at:
+            return
+        self._looked_at.add(site)
         batch, shape = self._block.batch, self._rows[site]
         if tensor.numel() != batch * shape.width:
             if shape.layout is not Layout.BATCH_FIRST or tensor.numel() != shape.width:

@@ -169,11 +169,7 @@ class Taps:
         return self._observing(LongPass(segments, batch, tokens, self._rows, keep))
 
     def step(self, block: StepBlock, step: int, keep: Keep | None) -> AbstractContextManager[None]:
-        """Observe one decode step of a batch, the `step`-th of its block.
-
-        Raises:
-            EngineFailed: At its end, where the model wrote into an observed tensor meanwhile.
-        """
+        """Observe one decode step of a batch, the `step`-th of its block."""
         return self._observing(StepPass(block, step, self._rows, keep))
 
     @contextmanager

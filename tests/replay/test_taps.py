@@ -243,6 +243,38 @@ def test_a_hook_of_the_user_s_own_changes_what_is_seen_whenever_it_was_registere
     assert seen(True) == seen(False)
 
 
+class SometimesTwice(nn.Module):
+    """Its child runs once when it is discovered, and can be made to run once more."""
+
+    base_model_prefix = ""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.child = nn.Identity()
+        self.again = False
+
+    def forward(self, ids):
+        hidden = self.embed(ids)
+        seen = self.child(hidden[..., ::2])  # with gaps: not the short way of repeated shapes
+        return seen + self.child(hidden[..., 1::2]) if self.again else seen
+
+
+def test_a_run_of_a_module_that_was_not_discovered_does_not_replace_the_first():
+    model = SometimesTwice()
+    taps = taps_on(model)
+    child = [site.name for site in taps.sites].index("child")
+    block, kept = StepBlock(1, 1, len(taps.sites)), []
+    model.again = True
+    keep = lambda row, step, site, rows: kept.append(site)  # noqa: E731
+    with torch.no_grad(), taps.attached(), taps.step(block, 0, keep):
+        model(torch.tensor([[3]]))
+    first = model.embed(torch.tensor([3])).detach()[:, ::2].contiguous()
+    expected = hash_rows_reference(first.view(torch.uint8).numpy())
+    assert block.summaries.row_hash[0, child].tolist() == expected[0].tolist()
+    assert sorted(kept) == sorted(set(kept))
+
+
 def test_in_a_prefill_an_overwritten_output_is_hashed_as_it_was_returned():
     model = Overwriting()
     taps = taps_on(model)
