@@ -30,7 +30,7 @@ from rip.diverge.compare import diverge
 
 SITES = llama_sites(30)[:150]
 LENGTH = 1000
-KINDS = ("equal", "1 % scattered", "1 % clustered", "all")
+KINDS = ("equal", "1 % clustered", "1 % by row", "1 % scattered", "all")
 BUDGET = dict.fromkeys(KINDS, 1.5)
 
 
@@ -47,6 +47,9 @@ def sequences(positions: int, kind: str) -> Iterator[Sequence]:
             differing = rng.random(one.present.shape) < 0.01
         elif kind == "1 % clustered":
             differing[500:510] = True
+        elif kind == "1 % by row":  # some positions, each from one of its sites on
+            moved = rng.random(LENGTH) < 0.02
+            differing = moved[:, None] & (np.arange(len(SITES)) >= rng.integers(len(SITES), size=(LENGTH, 1)))
         one.hashes[differing, 0] ^= np.uint64(1)
         one.sketch[differing] *= np.float32(1.001)
         moved = differing.any(axis=1) if kind != "1 % scattered" else rng.random(LENGTH) < 0.01

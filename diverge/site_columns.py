@@ -24,9 +24,8 @@ from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
 _OPEN_GROUPS = 2
-SPARSE = 160
-"""Below one wanted sketch in so many, a read for each costs less than reading everything between: a call
-takes about as long as copying 10 kB."""
+GAP = 800
+"""Unwanted items between two wanted ones that are read with them, because another call would take longer."""
 _ITEM_BYTES = {"site_hash": HASH_BYTES, "site_l2": 4, "site_sketch": 4 * SKETCH_SIZE}
 
 
@@ -180,22 +179,30 @@ class DirectGroup:
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """As `SiteGroup.take`."""
-        item, width, first = _ITEM_BYTES[column] // 4, self._file.part.width, int(rows[0])
-        span = (int(rows[-1]) + 1 - first) * width
-        if column == "site_l2" or len(rows) * SPARSE > span:
-            # One long read of all sites of the rows between.
-            values = self._file.scratch(column, span * item).reshape(span, item)
-            self._fill(values, self._pages[column].offset + first * width * item * 4)
-            if len(rows) < span:
-                values = values.take((rows - first) * width + sites, axis=0)
-        else:
-            size, start = _ITEM_BYTES[column], self._pages[column].offset
-            places = (start + (rows * width + sites).astype(np.int64) * size).tolist()
-            read = b"".join(os.pread(self._file.descriptor, size, place) for place in places)
-            if len(read) != len(rows) * size:
-                raise self._truncated()
-            values = np.frombuffer(bytearray(read), np.float32).reshape(len(rows), item)
-        return values if column == "site_sketch" else values[:, 0]
+        wanted = rows * np.int32(self._file.part.width) + sites
+        steps = wanted[1:] - wanted[:-1]
+        if not (steps < 0).any():
+            found = self._read(column, wanted, steps)
+        else:  # the file has its sites in another order
+            order = wanted.argsort()
+            wanted = wanted[order]
+            found = np.empty((len(wanted), _ITEM_BYTES[column] // 4), np.float32)
+            found[order] = self._read(column, wanted, wanted[1:] - wanted[:-1])
+        return found if column == "site_sketch" else found[:, 0]
+
+    def _read(self, column: str, wanted: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """float32[n, k] at n items, int32 ascending, `steps` apart: one read for each run of near ones."""
+        n, size, offset = len(wanted), _ITEM_BYTES[column], self._pages[column].offset
+        edges = np.concatenate([[0], np.flatnonzero(steps > GAP) + 1, [n]])  # of the runs
+        starts, lengths = wanted[edges[:-1]], wanted[edges[1:] - 1] + 1 - wanted[edges[:-1]]
+        place = np.cumsum(lengths) - lengths  # of each run among what is read
+        values = self._file.scratch(column, int(lengths.sum()) * size // 4).reshape(-1, size // 4)
+        for start, length, at in zip(starts.tolist(), lengths.tolist(), place.tolist(), strict=True):
+            self._fill(values[at : at + length], offset + start * size)
+        if len(values) == n:
+            return values
+        found: np.ndarray = values.take(wanted + np.repeat(place - starts, edges[1:] - edges[:-1]), axis=0)
+        return found
 
 
 class DecodedGroup:

@@ -14,14 +14,14 @@ from threading import local
 
 import numpy as np
 
-from ..schemas.trace import HASH_BYTES, SKETCH_SIZE
+from ..schemas.trace import HASH_BYTES
 from .align import Run
 from .load import Part, Trace
-from .site_columns import SPARSE, SiteGroup, SiteReader
+from .site_columns import GAP, SiteGroup, SiteReader
 from .site_plan import SitePlan
 
 _BLOCK_BYTES = 640 << 10  # hashes of one side compared at a time: both sides stay in the L2 cache
-_SKETCH_BYTES = 4 << 20  # sketches of one side that are read at a time
+_SKETCHES = 1 << 16  # of one side that are read at a time
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,6 @@ class SiteComparer:
         self._local = local()
         widest = max(part.width for trace in (a, b) for part in trace.parts())
         self._block_rows = max(_BLOCK_BYTES // (HASH_BYTES * widest), 1)
-        self._sketch_rows = max(_SKETCH_BYTES // (4 * SKETCH_SIZE * widest), 1)
 
     def close(self) -> None:
         """Give the files back."""
@@ -116,7 +115,7 @@ class SiteComparer:
         flat = np.concatenate(found) if found else np.empty(0, np.int32)
         row = flat // np.int32(s)
         site = flat - row * np.int32(s)
-        drift, l2_a, l2_b = self._drift(extents, row, site)
+        drift, l2_a, l2_b = self._drift(extents, flat, row, site)
         by_hash = row
         if by_sketch is not None:
             # Rows of these sites are always unlike in their bits; they count where the sketches differ.
@@ -243,20 +242,24 @@ class SiteComparer:
         return known[name][:size].reshape(shape)
 
     def _drift(
-        self, extents: list[_Extent], row: np.ndarray, site: np.ndarray
+        self, extents: list[_Extent], flat: np.ndarray, row: np.ndarray, site: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at (row, site) pairs of a batch; rows ascending."""
+        """‖S(a) − S(b)‖ / max(‖a‖, ‖b‖) and both norms at (row, site) pairs of a batch.
+
+        `flat`: row × S + site, ascending.
+        """
         l2 = np.empty((2, len(row)), np.float32)
         distance = np.full(len(row), np.nan, np.float32)
         begin = 0
-        for whole in extents:
-            end = int(np.searchsorted(row, whole.row + whole.count))
-            dense = (end - begin) * SPARSE > whole.count * len(self._plan.sites)
-            for extent in whole.cut(self._sketch_rows if dense else whole.count):
-                end = int(np.searchsorted(row, extent.row + extent.count))
+        for extent in extents:
+            stop = int(np.searchsorted(row, extent.row + extent.count))
+            if stop == begin:
+                continue
+            steps = np.minimum(flat[begin + 1 : stop] - flat[begin : stop - 1], GAP)  # items read for each
+            read = np.cumsum(steps, dtype=np.int64) // _SKETCHES
+            for end in [*(begin + 2 + np.flatnonzero(read[1:] > read[:-1])).tolist(), stop]:
                 at = slice(begin, end)
-                if end > begin:
-                    self._measure(extent, row[at] - extent.row, site[at], l2[:, at], distance[at])
+                self._measure(extent, row[at] - np.int32(extent.row), site[at], l2[:, at], distance[at])
                 begin = end
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             drift = distance / np.maximum(l2[0], l2[1])

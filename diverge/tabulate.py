@@ -94,7 +94,7 @@ def candidate_rows(tally: Tally, a: Trace, b: Trace) -> pa.RecordBatch:
     names = [state.pair.a.key[0] for state in tally.pairs]
     columns = {
         "request_id": pa.DictionaryArray.from_arrays(pa.array(rows["pair"]), pa.array(names, pa.string())),
-        "side": pa.DictionaryArray.from_arrays(pa.array(rows["side"]), ["a", "b"]),
+        "side": pa.DictionaryArray.from_arrays(pa.array(rows["side"]), pa.array(["a", "b"], pa.string())),
         "step": pa.array(rows["step"], mask=rows["step"] < 0),
         "logit": pa.array(rows["logit"], mask=~rows["has_logit"], from_pandas=False),
         "logprob": pa.array(rows["logprob"], mask=~rows["has_logprob"], from_pandas=False),

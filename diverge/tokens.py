@@ -21,6 +21,7 @@ from .topk import NO_TOKEN, Candidates, Differences, differences
 SHAPES = ("batch_size", "num_tokens", "padded_tokens", "cached_tokens")
 TRACE_COLUMNS = ["step", "forced", "logits_hash", *SHAPES]
 """The small columns of a trace that every batch reads, besides the candidates."""
+_PHASES = pa.array(["prompt", "decode"], pa.string())
 
 Side = tuple[pa.Table, Candidates]
 """Rows of one trace: their small columns and their candidates."""
@@ -175,7 +176,7 @@ def _columns(
         "sample": pa.array(sample),
         "position": pa.array(position),
         "step": pa.array(step, mask=step < 0),
-        "phase": pa.DictionaryArray.from_arrays(pa.array((step >= 0).astype(np.int32)), ["prompt", "decode"]),
+        "phase": pa.DictionaryArray.from_arrays(pa.array((step >= 0).astype(np.int32)), _PHASES),
         "token_a": pa.array(token_a, mask=token_a == NO_TOKEN),
         "token_b": pa.array(token_b, mask=token_b == NO_TOKEN),
         "token_equal": pa.array(token_a == token_b),

@@ -7,6 +7,7 @@ nothing can be written: see `_lock`.
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -48,8 +49,13 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) 
         finally:
             ended.set()
 
-    threading.Thread(target=run, daemon=True).start()
+    # Ctrl-C waits until the thread runs and this one is where it can be told to end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        try:
+            threading.Thread(target=run, daemon=True).start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ended.wait()
     except KeyboardInterrupt:
         while not ended.is_set():  # once is not enough: an interrupt before DuckDB has begun is lost

@@ -115,7 +115,8 @@ def _too_deep(where: str) -> BadInput:
 
 
 def _check_depth(value: Any, where: str) -> None:
-    holders = [value] if isinstance(value, dict | list) else []
+    kinds = (dict, list)
+    holders = [value] if isinstance(value, kinds) else []
     for _ in range(MAX_DEPTH):
         if not holders:
             return
@@ -123,7 +124,7 @@ def _check_depth(value: Any, where: str) -> None:
             child
             for holder in holders
             for child in (holder.values() if isinstance(holder, dict) else holder)
-            if isinstance(child, dict | list)
+            if isinstance(child, kinds)
         ]
     if holders:
         raise _too_deep(where)

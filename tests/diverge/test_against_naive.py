@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rip.diverge import site_columns, sites
 from rip.diverge.compare import diverge
 
 SITES = llama_sites(1)
@@ -22,14 +24,15 @@ class Naive:
     """What a plain loop over positions and sites finds."""
 
     divergence: list[int | None]
-    differing: set[tuple[int, int, int]]
+    differing: dict[tuple[int, int, int], float]
+    """(pair, position, site): relative drift."""
     compared: int
     first: list[tuple[int, int] | None]
     complete: list[bool]
 
 
 def naive(pairs: list[tuple[Sequence, Sequence]]) -> Naive:
-    found = Naive([], set(), 0, [], [])
+    found = Naive([], {}, 0, [], [])
     for index, (a, b) in enumerate(pairs):
         divergence = None
         for position in range(max(a.length, b.length)):
@@ -49,7 +52,8 @@ def naive(pairs: list[tuple[Sequence, Sequence]]) -> Naive:
                     continue
                 found.compared += 1
                 if tuple(a.hashes[position, s]) != tuple(b.hashes[position, s]):
-                    found.differing.add((index, position, s))
+                    gap = float(np.linalg.norm(a.sketch[position, s] - b.sketch[position, s]))
+                    found.differing[index, position, s] = gap / max(a.l2[position, s], b.l2[position, s])
                     first = first or (position, s)
             logits = bool(a.has_logits[position] and b.has_logits[position])
             if first is None and logits and tuple(a.logits_hash[position]) != tuple(b.logits_hash[position]):
@@ -59,8 +63,28 @@ def naive(pairs: list[tuple[Sequence, Sequence]]) -> Naive:
     return found
 
 
+@dataclass
+class Case:
+    """Two traces: their sequences, how B's stand in its file, and rows in a row group."""
+
+    pairs: list[tuple[Sequence, Sequence]]
+    order: list[int]
+    sites: list[int]
+    rows_a: int
+    rows_b: int
+    gap: int
+    sketches: int
+    """What is read at a time, made small so that there are many pieces."""
+
+
+def reordered(one: Sequence, sites: list[int]) -> Sequence:
+    """The same sequence with its sites in another order."""
+    by_site = {name: getattr(one, name)[:, sites] for name in ("hashes", "present", "l2", "absmax", "sketch")}
+    return Sequence(**{**vars(one), **by_site})
+
+
 @st.composite
-def trace_pairs(draw: st.DrawFn) -> tuple[list[tuple[Sequence, Sequence]], list[int], int, int]:
+def trace_pairs(draw: st.DrawFn) -> Case:
     pairs: list[tuple[Sequence, Sequence]] = []
     for index in range(draw(st.integers(1, 3))):
         prompt, decode = draw(st.integers(1, 4)), draw(st.integers(0, 6))
@@ -68,6 +92,9 @@ def trace_pairs(draw: st.DrawFn) -> tuple[list[tuple[Sequence, Sequence]], list[
         at = st.integers(0, prompt + decode - 1)
         for _ in range(draw(st.integers(0, 4))):
             disturb(b, draw(at), draw(st.integers(0, S - 1)))
+        if draw(st.booleans()):
+            for position, site in np.ndindex(prompt + decode, S):
+                disturb(b, position, site)
         for _ in range(draw(st.integers(0, 2))):
             disturb_logits(b, draw(at))
         for side in (a, b):
@@ -79,26 +106,32 @@ def trace_pairs(draw: st.DrawFn) -> tuple[list[tuple[Sequence, Sequence]], list[
             b.tokens[draw(at)] += 1
         pairs.append((a, b.rows(0, draw(st.integers(1, prompt + decode)))))
     order = draw(st.permutations(range(len(pairs))))
-    return pairs, list(order), draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    order_b = draw(st.just(range(S)) | st.permutations(range(S)))
+    rows = st.integers(1, 9)
+    gap, sketches = draw(st.integers(0, 20)), draw(st.integers(1, 30))
+    return Case(pairs, list(order), list(order_b), draw(rows), draw(rows), gap, sketches)
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(trace_pairs())
-def test_finds_what_a_plain_loop_finds(
-    case: tuple[list[tuple[Sequence, Sequence]], list[int], int, int],
-) -> None:
-    pairs, order, rows_a, rows_b = case
+def test_finds_what_a_plain_loop_finds(case: Case) -> None:
+    pairs = case.pairs
     expected = naive(pairs)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site_columns, "GAP", case.gap)
+        patch.setattr(sites, "_SKETCHES", case.sketches)
         path = Path(folder)
-        about = header(SITES, [a.request_id for a, _ in pairs])
-        a = write_trace(path / "a.parquet", [a for a, _ in pairs], about, rows_a)
-        b = write_trace(path / "b.parquet", [pairs[i][1] for i in order], about, rows_b)
+        names = [a.request_id for a, _ in pairs]
+        a = write_trace(path / "a.parquet", [a for a, _ in pairs], header(SITES, names), case.rows_a)
+        about_b = header([SITES[s] for s in case.sites], names)
+        in_b = [reordered(pairs[i][1], case.sites) for i in case.order]
+        b = write_trace(path / "b.parquet", in_b, about_b, case.rows_b)
         verdict = diverge(a, b, path / "out")
-        sites = pq.read_table(path / "out" / "sites.parquet").to_pylist()
+        rows = pq.read_table(path / "out" / "sites.parquet").to_pylist()
         tokens = pq.read_table(path / "out" / "tokens.parquet").to_pylist()
-    assert {(row["pair"], row["position"], row["site"]) for row in sites} == expected.differing
-    assert verdict.compared.rows_differing == len(sites) == len(expected.differing)
+    found = {(row["pair"], row["position"], row["site"]): row["rel_drift"] for row in rows}
+    assert found == pytest.approx(expected.differing, rel=1e-4)
+    assert verdict.compared.rows_differing == len(rows) == len(expected.differing)
     assert verdict.compared.rows == expected.compared
     assert sum(row["sites_compared"] for row in tokens) == expected.compared
     parted = [(index, at) for index, at in enumerate(expected.divergence) if at is not None]
@@ -116,12 +149,11 @@ def test_finds_what_a_plain_loop_finds(
         assert verdict.first_site is None
     else:
         position, site = expected.first[chosen] or (0, 0)
-        found = verdict.first_site
-        assert found is not None
+        first = verdict.first_site
+        assert first is not None
         name = "lm_head" if site == S else SITES[site].name
-        assert (found.request_id, found.position, found.site) == (f"r{chosen}", position, name)
-        assert found.is_origin == expected.complete[chosen]
+        assert (first.request_id, first.position, first.site) == (f"r{chosen}", position, name)
+        assert first.is_origin == expected.complete[chosen]
     assert len({(row["pair"], row["position"]) for row in tokens}) == sum(
         max(a.length, b.length) for a, b in pairs
     )
-    assert all(np.isfinite(row["rel_drift"]) for row in sites)
