@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..schemas.errors import BadInput, NothingCompared
 from .columns import damaged
-from .load import Trace
+from .load import DAMAGE, Trace
 
 _INDEX_ROWS = 1 << 16
 
@@ -129,8 +129,12 @@ def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
     columns = ["sequence", "request_id", "sample", "cell", "position", "token_id"]
     for part in trace.parts():
         try:
-            yield from part.file.iter_batches(_INDEX_ROWS, columns=columns)
-        except (pa.ArrowInvalid, OSError) as error:
+            for batch in part.file.iter_batches(_INDEX_ROWS, columns=columns):
+                for name in columns:
+                    if batch[name].null_count and name != "cell":
+                        raise ValueError(f"empty cells in its column {name}")
+                yield batch
+        except DAMAGE as error:
             raise damaged(part, error) from None
 
 

@@ -10,11 +10,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput
 from ..schemas.trace import arrow_schema
-from .load import Group, Part, Trace
+from .load import DAMAGE, Group, Part, Trace, open_parquet
 from .pages import PlainLists, plain_lists
 from .topk import Candidates, Lists
 
@@ -90,11 +89,11 @@ class RowReader:
     def _decode(self, group: Group) -> pa.Table:
         handles = vars(self._handles)
         part, name = group.part, str(group.part.path)
+        if name not in handles:
+            handles[name] = open_parquet(part.path, metadata=part.file.metadata)
         try:
-            if name not in handles:
-                handles[name] = pq.ParquetFile(part.path, metadata=part.file.metadata, pre_buffer=False)
             return handles[name].read_row_group(group.index, columns=self._schema.names, use_threads=False)
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGE as error:
             raise damaged(part, error) from None
 
 
@@ -167,7 +166,10 @@ class CandidateReader:
         if levels != (2, 1):  # nullable lists of required items
             return None
         chunk = group.part.file.metadata.row_group(group.index).column(leaf)
-        return plain_lists(self._files[id(group.part)], chunk)
+        try:
+            return plain_lists(self._files[id(group.part)], chunk)
+        except ValueError as error:
+            raise damaged(group.part, error) from None
 
 
 def _lists(column: pa.ChunkedArray) -> Lists:

@@ -18,8 +18,9 @@ from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
 from .align import Pair, Run, pair_sequences, plan
+from .checksums import check_row_hashes
 from .columns import ListLengths
-from .diagnose import causes, first_site, first_token
+from .diagnose import causes, first_row, first_site, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
 from .report_words import plural
@@ -75,12 +76,13 @@ def diverge(
     site_plan = plan_sites(trace_a, trace_b)
     tolerance = _stated_tolerance(trace_a.header) if numeric_tolerance is None else numeric_tolerance
     tally = Tally(site_plan, [PairState(pair) for pair in pairs], tolerance=tolerance)
-    with ResultWriter(out, force) as writer:
+    with ThreadPoolExecutor(1) as pool, ResultWriter(out, force) as writer:
         for tokens, sites in _compared(pairs, trace_a, trace_b, site_plan, progress):
             tally.add(tokens, sites)
             writer.add("tokens", with_sites(tokens, sites))
             if len(sites.row):
                 writer.add("sites", site_rows(tokens, sites, site_plan))
+        checked = [pool.submit(check_row_hashes, *row) for row in first_row(tally, trace_a, trace_b)]
         writer.add("site_totals", site_totals(tally))
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(changes))
@@ -102,6 +104,8 @@ def diverge(
             max_abs_logit_diff=tally.largest if tally.steps_with_logits and not tally.by_logprob else None,
             not_seen=_not_seen(tally, trace_a, trace_b, notes),
         )
+        for check in checked:
+            check.result()
         writer.finish(verdict.to_json())
     return verdict
 

@@ -65,6 +65,17 @@ def first_token(tally: Tally, a: Trace, b: Trace) -> FirstToken | None:
     )
 
 
+def first_row(tally: Tally, a: Trace, b: Trace) -> list[tuple[Trace, int]]:
+    """The row in A and in B that `first_site` speaks of; none where only the logits differ, or nothing."""
+    state = differing(tally)
+    if state is None or state.first_position is None or state.first_site == LOGITS:
+        return []
+    return [
+        (trace, row_of(trace, sequence, state.first_position))
+        for trace, sequence in ((a, state.pair.a), (b, state.pair.b))
+    ]
+
+
 def first_site(tally: Tally, a: Trace, b: Trace) -> FirstSite | None:
     """The first differing row of the pair that `differing` names, and whether it is an origin."""
     state = differing(tally)

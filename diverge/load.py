@@ -15,9 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput
-from ..schemas.trace import COLUMNS, HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, Site, TraceHeader
+from ..schemas.jsontext import parse_json_object
+from ..schemas.trace import COLUMNS, HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, Site, TraceHeader, arrow_schema
 
 HEADER_FILE = "header.json"
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError)
+"""What pyarrow raises where a file is not what was written."""
 
 SiteKey = tuple[str, int, str]
 
@@ -105,9 +109,9 @@ def open_trace(path: Path) -> Trace:
         raise BadInput(
             f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet"
         )
-    file = _open_parquet(path)
+    file = open_parquet(path)
     text = _header_text(file, path)
-    header = TraceHeader.from_json(text, str(path))
+    header = _header(text, path)
     return _assemble(path, text, header, [_part(path, file, header, header)], [])
 
 
@@ -122,16 +126,16 @@ def _open_parts(folder: Path) -> Trace:
         text = about.read_bytes()
     except OSError as error:
         raise BadInput(f"{about}: cannot be read: {error.strerror}", "check its permissions") from None
-    header = TraceHeader.from_json(text, str(about))
+    header = _header(text, about)
     parts: list[Part] = []
     notes = [f"{folder} holds what an unfinished run had flushed, so sequences may end early"]
     for path in sorted(folder.glob("part-*.parquet")):
         try:
-            file = _open_parquet(path)
+            file = open_parquet(path)
         except BadInput as error:
             notes.append(f"{error.message}; it was left out")
             continue
-        own = TraceHeader.from_json(_header_text(file, path), str(path))
+        own = _header(_header_text(file, path), path)
         parts.append(_part(path, file, header, own))
     trace = _assemble(folder, text, header, parts, notes)
     trace.unfinished = True
@@ -152,11 +156,12 @@ def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], n
     return Trace(path, header, groups, hashlib.sha256(text).hexdigest(), notes)
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path, **how: object) -> pq.ParquetFile:
+    """Open a file of a trace: pages are checked, memory stays bounded. Raises as `open_trace`."""
     try:
-        # No pre-buffering and no whole-file map: rows are read in pieces, and memory stays bounded.
-        return pq.ParquetFile(path, pre_buffer=False)
-    except (pa.ArrowInvalid, OSError) as error:
+        # No pre-buffering and no whole-file map: rows are read in pieces.
+        return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True, **how)
+    except DAMAGE as error:
         raise _unreadable(path, error) from None
 
 
@@ -185,6 +190,31 @@ def _header_text(file: pq.ParquetFile, path: Path) -> bytes:
     return text
 
 
+def _header(text: bytes, path: Path) -> TraceHeader:
+    try:
+        raw = parse_json_object(text, str(path))
+    except BadInput as error:
+        raise BadInput(f"{error.message}: its header is damaged", "copy it again, or replay again") from None
+    return TraceHeader.from_object(raw, str(path))
+
+
+def _kind(kind: pa.DataType) -> str:
+    """What a column holds, in words that are the same for all widths and encodings of it."""
+    if pa.types.is_dictionary(kind):
+        return _kind(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"lists of {_kind(kind.value_type)}"
+    if pa.types.is_integer(kind):
+        return "integers"
+    if pa.types.is_floating(kind):
+        return "floats"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    return "records" if pa.types.is_struct(kind) else str(kind)
+
+
 def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
     names = set(file.schema_arrow.names)
     optional = SITE_COLUMNS | {"tensors"}
@@ -194,6 +224,13 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
             f"{path} is not a whole trace: the column {missing[0]!r} is missing",
             "give a trace that rip replay wrote",
         )
+    for field_ in arrow_schema(len(own.sites), keeps_tensors=True):
+        found = _kind(file.schema_arrow.field(field_.name).type) if field_.name in names else None
+        if found not in (None, _kind(field_.type)):
+            raise BadInput(
+                f"{path} is not a trace: its column {field_.name!r} holds {found}, not {_kind(field_.type)}",
+                "give a trace that rip replay wrote",
+            )
     columns = [file.schema.column(index) for index in range(len(file.schema))]
     leaves = {
         column.path.partition(".")[0]: (index, (column.max_definition_level, column.max_repetition_level))

@@ -1,13 +1,14 @@
 """Where the values of a plain Parquet page lie, so that rows can be read from the file without decoding.
 
-It knows the page header (Thrift compact protocol) and the level encoding (RLE / bit-packed hybrid) of the
-Parquet format, as far as one PLAIN data page per column chunk needs them. Everything else is
+It knows the page header (Thrift compact protocol), its checksum, and the level encoding (RLE / bit-packed
+hybrid) of the Parquet format, as far as one PLAIN data page per column chunk needs them. Everything else is
 answered with None, and the caller decodes with pyarrow.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 4096  # a page header takes some dozens of bytes
 _DATA_PAGE, _PLAIN, _RLE = 0, 0, 3
-_PAGE_TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _DATA_PAGE_HEADER = 1, 2, 3, 5  # fields of PageHeader
-_NUM_VALUES, _ENCODING, _DEFINITION_ENCODING, _REPETITION_ENCODING = 1, 2, 3, 4  # fields of DataPageHeader
+# Fields of PageHeader and of DataPageHeader
+_PAGE_TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _CHECKSUM, _DATA_PAGE_HEADER = 1, 2, 3, 4, 5
+_NUM_VALUES, _ENCODING, _DEFINITION_ENCODING, _REPETITION_ENCODING = 1, 2, 3, 4
+_FOREIGN = (IndexError, KeyError, TypeError, ValueError, RecursionError)
+"""What reading something else than a page header ends in."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ def plain_page(
         item_bytes: Bytes of an item.
         levels: The column's largest definition and repetition level.
     """
-    body = _plain_body(os.pread(descriptor, _HEAD_BYTES, chunk.data_page_offset), chunk)
-    if body is None or chunk.compression != "UNCOMPRESSED" or levels[1] != 1:
+    header, body = _plain_header(os.pread(descriptor, _HEAD_BYTES, chunk.data_page_offset), chunk)
+    if not header or chunk.compression != "UNCOMPRESSED" or levels[1] != 1:
         return None
     cursor, end = chunk.data_page_offset + body, chunk.data_page_offset + chunk.total_compressed_size
     cursor += 4 + _uint32(descriptor, cursor)  # repetition levels: lists of fixed width need none
@@ -79,12 +83,17 @@ def plain_page(
 
 
 def plain_lists(descriptor: int, chunk: pq.ColumnChunkMetaData) -> PlainLists | None:
-    """Read a chunk of a column of lists, or None where its layout is another than a single PLAIN page."""
+    """Read a chunk of a column of lists, or None where its layout is another than a single PLAIN page.
+
+    Raises:
+        ValueError: The page is not what was written.
+    """
     raw = memoryview(os.pread(descriptor, chunk.total_compressed_size, chunk.data_page_offset))
-    start = _plain_body(raw[:_HEAD_BYTES], chunk)
-    if start is None:
+    header, start = _plain_header(raw[:_HEAD_BYTES], chunk)
+    if not header:
         return None
     body = raw[start:]
+    _check(header, body, chunk)
     if chunk.compression != "UNCOMPRESSED":
         size = chunk.total_uncompressed_size - start
         body = memoryview(pa.Codec(chunk.compression.lower()).decompress(body, size))
@@ -93,8 +102,33 @@ def plain_lists(descriptor: int, chunk: pq.ColumnChunkMetaData) -> PlainLists | 
     return PlainLists(bytes(body[: repetition + definition]), body[repetition + definition :])
 
 
-def _plain_body(head: bytes | memoryview, chunk: pq.ColumnChunkMetaData) -> int | None:
-    """Bytes of the page header, where the chunk is a single PLAIN data page; else None."""
+def check_chunk(descriptor: int, chunk: pq.ColumnChunkMetaData) -> None:
+    """Compare the pages of a chunk with their checksums, where they have any.
+
+    Raises:
+        ValueError: A page is not what was written.
+    """
+    at = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        at = min(at, chunk.dictionary_page_offset)
+    end = at + chunk.total_compressed_size
+    while at < end:
+        try:
+            header, header_bytes = _read_struct(os.pread(descriptor, _HEAD_BYTES, at), 0)
+            size = max(header[_COMPRESSED_SIZE], 0)
+        except _FOREIGN:
+            return  # whoever decodes it will say what is wrong
+        _check(header, os.pread(descriptor, size, at + header_bytes), chunk)
+        at += header_bytes + size
+
+
+def _check(header: dict[int, Any], page: bytes | memoryview, chunk: pq.ColumnChunkMetaData) -> None:
+    if _CHECKSUM in header and zlib.crc32(page) != header[_CHECKSUM] & 0xFFFFFFFF:
+        raise ValueError(f"a page of {chunk.path_in_schema} does not have its checksum")
+
+
+def _plain_header(head: bytes | memoryview, chunk: pq.ColumnChunkMetaData) -> tuple[dict[int, Any], int]:
+    """The page header and its bytes, where the chunk is a single PLAIN data page; else empty."""
     try:
         header, header_bytes = _read_struct(bytes(head), 0)
         page = header[_DATA_PAGE_HEADER]
@@ -107,9 +141,9 @@ def _plain_body(head: bytes | memoryview, chunk: pq.ColumnChunkMetaData) -> int 
             and header[_COMPRESSED_SIZE] == chunk.total_compressed_size - header_bytes
             and header[_UNCOMPRESSED_SIZE] == chunk.total_uncompressed_size - header_bytes
         )
-    except (IndexError, KeyError, TypeError, ValueError):
-        return None
-    return header_bytes if one_plain_page else None
+    except _FOREIGN:
+        return {}, 0
+    return (header, header_bytes) if one_plain_page else ({}, 0)
 
 
 def _absent(encoded: bytes, highest: int, values: int, rows: int, width: int) -> np.ndarray:

@@ -14,12 +14,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput
 from ..schemas.trace import HASH_BYTES, SKETCH_SIZE
 from .columns import damaged
-from .load import Group, Part, Trace
+from .load import DAMAGE, Group, Part, Trace, open_parquet
 from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
@@ -263,7 +262,7 @@ class _Window:
     def __init__(self, group: Group, column: str) -> None:
         self._part = group.part
         # A file of its own: two cursors over one would share its position.
-        file = pq.ParquetFile(group.part.path, pre_buffer=False, buffer_size=1 << 20)
+        file = open_parquet(group.part.path, buffer_size=1 << 20)
         self._batches = file.iter_batches(_WINDOW_ROWS, [group.index], [column], use_threads=False)
         self._kept: list[tuple[int, pa.Array]] = []
         self._next = 0
@@ -282,7 +281,7 @@ class _Window:
                 if self._next + len(array) > first:
                     self._kept.append((self._next, array))
                 self._next += len(array)
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGE as error:
             raise damaged(self._part, error) from None
         except StopIteration:
             raise damaged(self._part, ValueError("rows are missing")) from None

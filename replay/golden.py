@@ -24,7 +24,7 @@ def golden_from_trace(path: Path) -> Golden:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             header = (file.metadata.metadata or {}).get(HEADER_KEY)
             if header is None:
                 raise BadInput(

@@ -173,7 +173,7 @@ class TraceWriter:
             return
         for _, _, index, group in sorted(self._places):
             # Opened one at a time: a run of some hours leaves more parts than a process may have open.
-            with pq.ParquetFile(self._part(index)) as file:
+            with pq.ParquetFile(self._part(index), page_checksum_verification=True) as file:
                 yield file.read_row_group(group).cast(self._schema)
 
     def _write_failed(self, error: OSError) -> OutputFailed:

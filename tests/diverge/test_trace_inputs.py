@@ -8,6 +8,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write_parts, write_trace
@@ -213,6 +214,24 @@ def _damaged(path: Path, base: Path) -> None:
     path.write_bytes(raw)
 
 
+def _words_for_tokens(path: Path, base: Path) -> None:
+    plain = pq.read_table(base)
+    column = plain.schema.get_field_index("token_id")
+    words = pa.array([str(token) for token in plain.column("token_id").to_pylist()])
+    pq.write_table(plain.set_column(column, "token_id", words), path)
+
+
+def _no_tokens(path: Path, base: Path) -> None:
+    plain = pq.read_table(base)
+    column = plain.schema.get_field_index("token_id")
+    pq.write_table(plain.set_column(column, "token_id", pa.nulls(len(plain), pa.int32())), path)
+
+
+def _damaged_header(path: Path, base: Path) -> None:
+    plain = pq.read_table(base)
+    pq.write_table(plain.replace_schema_metadata({HEADER_KEY: b"\xff" + ABOUT.to_json().encode()}), path)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -224,9 +243,25 @@ def _damaged(path: Path, base: Path) -> None:
         (_foreign, "not a trace"),
         (_newer, "newer rip"),
         (_damaged, "damaged"),
+        (_damaged_header, "its header is damaged"),
+        (_words_for_tokens, "'token_id' holds text, not integers"),
+        (_no_tokens, "empty cells in its column token_id"),
         (lambda path, base: write_trace(path, [], ABOUT), "no rows"),
     ],
-    ids=["missing", "empty", "text", "truncated", "folder", "foreign", "newer", "damaged", "no rows"],
+    ids=[
+        "missing",
+        "empty",
+        "text",
+        "truncated",
+        "folder",
+        "foreign",
+        "newer",
+        "damaged",
+        "header",
+        "words",
+        "no tokens",
+        "no rows",
+    ],
 )
 def test_bad_input_is_named_with_a_fix(tmp_path: Path, base: Path, make, words: str) -> None:  # type: ignore[no-untyped-def]
     bad = tmp_path / "bad.parquet"
@@ -236,6 +271,30 @@ def test_bad_input_is_named_with_a_fix(tmp_path: Path, base: Path, make, words: 
     assert failure.value.fix
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("column", ["token_id", "logits_hash", "site_hash", "topk_logits"])
+def test_a_flipped_bit_is_never_taken_for_a_difference(tmp_path: Path, base: Path, column: str) -> None:
+    intact = base.read_bytes()
+    meta = pq.ParquetFile(base).metadata.row_group(0)
+    chunk = next(
+        meta.column(i) for i in range(meta.num_columns) if meta.column(i).path_in_schema.startswith(column)
+    )
+    bad = tmp_path / "bad.parquet"
+    rng = np.random.default_rng(7)
+    refusals: list[str] = []
+    for at in rng.integers(chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size, 25):
+        raw = bytearray(intact)
+        raw[at] ^= 1 << rng.integers(8)
+        bad.write_bytes(raw)
+        try:
+            verdict = diverge(base, bad, tmp_path / "out", force=True)
+        except BadInput as error:
+            refusals.append(error.message)
+        else:  # a bit of the checksum itself, or one that says nothing
+            assert verdict.level == "bitwise"
+    assert len(refusals) > 20
+    assert all("damaged" in message for message in refusals)
 
 
 def test_results_are_not_overwritten_unless_forced(tmp_path: Path, base: Path) -> None:
