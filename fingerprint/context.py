@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ class Context:
 
     model: ModelRef | None
     environ: Mapping[str, str]
+    """Of the observed process; of a process that was named, as it was launched."""
     progress: Progress | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the command ends early, so that long readings give up within one block."""
+    pid: int | None = None
+    """The process that is observed; None: this one."""
+    root: Path = Path("/")
+    """Its view of the file system: `/proc/PID/root` for a process that was named."""
