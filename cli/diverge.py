@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ def diverge(
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the report too.")] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option("--tolerance", min=0, help="Largest absolute logit difference of the numeric level."),
+        typer.Option("--tolerance", help="Largest absolute logit difference of the numeric level."),
     ] = None,
     require: Annotated[
         str,
@@ -53,6 +54,8 @@ def diverge(
 
     if require not in LEVELS:
         raise BadInput(f"--require {require}: no such level", f"choose one of: {', '.join(LEVELS)}")
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise BadInput(f"--tolerance {tolerance}: not a size", "give a number from 0 up, for example 0.05")
     folder = out if out is not None else Path(f"{_stem(a)}-vs-{_stem(b)}")
     if html is not None:
         refuse_overwrite(html, force)
@@ -69,14 +72,12 @@ def diverge(
 
         verdict = compare(a, b, folder, changes, tolerance, show, force)
     print_summary(console, verdict, folder, headers)
-    written = [folder]
+    console.print(f"Wrote {folder}", markup=False)
     if html is not None:
         from ..diverge.report import write_report
 
         write_report(folder, html, a, b)
-        written.append(html)
-    for path in written:
-        console.print(f"Wrote {path}", markup=False)
+        console.print(f"Wrote {html}", markup=False)
     if as_json:
         print(verdict.to_json(), end="")
     if verdict.levels[require].state == "not stated":

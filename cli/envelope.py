@@ -125,6 +125,12 @@ def show(
     as_json: Annotated[
         bool, typer.Option("--json", help="One complete JSON document per envelope, a line each.")
     ] = False,
+    otel: Annotated[
+        bool,
+        typer.Option(
+            "--otel", help="Its OpenTelemetry GenAI attributes (gen_ai.request.*), a JSON line each."
+        ),
+    ] = False,
 ) -> None:
     """Show envelopes: identity, prompt, sampling as asked, what is silent and what is unknown.
 
@@ -133,15 +139,19 @@ def show(
       rip envelope show request.json
       rip envelope show set.jsonl --json | head -1
     """
+    from ..fingerprint.export.otel import attributes
     from ..schemas.base import exactly_representable
     from ..schemas.envelope import iter_request_set
     from .console import printable
 
+    if as_json and otel:
+        raise BadInput("--json and --otel name two formats", "leave out one of the two")
     shown = 0
     for envelope in iter_request_set(path):
         shown += 1
-        if as_json:
-            print(json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False))
+        if as_json or otel:
+            lines = attributes(envelope) if otel else envelope.to_object()
+            print(json.dumps(exactly_representable(lines), ensure_ascii=False))
             continue
         print(printable(f"{envelope.request_id}  (id {envelope.sha256()})"))
         for name, value in _described(envelope):
@@ -184,6 +194,8 @@ def check(
             found += identity_differences(envelope, fingerprint)
             found += misfits(envelope, fingerprint)
         faults += bool(found)
+        if unknown := envelope.unknown_fields():
+            print(printable(f"{envelope.request_id}: note: unknown to rip, kept: {', '.join(unknown)}"))
         for finding in found:
             print(printable(f"{envelope.request_id}: {finding}"))
     print(f"{len(envelopes)} valid, {len(envelopes) - faults} complete")

@@ -58,7 +58,13 @@ The trace is written either way.
 
 
 def replay(
-    requests: Annotated[Path, typer.Argument(metavar="ENVELOPE.json|SET.jsonl", help="What to re-run.")],
+    requests: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ENVELOPE.json|SET.jsonl|TRACE.parquet",
+            help="What to re-run; of a trace, the requests that it records.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="Where the trace goes.")],
     model: Annotated[str, typer.Option("--model", metavar="DIR|FILE.gguf|HUB-ID", help="The model to run.")],
     engine: Annotated[
@@ -132,7 +138,6 @@ def replay(
     ] = False,
 ) -> None:
     from ..replay.capture.lock import OutputLock
-    from ..schemas.envelope import load_requests
     from .console import check_output_file, printable, progress_bar, stderr_console
 
     _check_choice("--mode", mode, MODES)
@@ -145,14 +150,14 @@ def replay(
     check_output_file(out, force)
     with OutputLock(out, force):  # before any work; the writer takes it for good
         pass
-    envelopes = load_requests(requests)
+    envelopes = _recorded(requests)
     beside, fill = _neighbours(neighbours)
 
     from ..fingerprint.model_ref import resolve
     from ..replay.engines.base import engine_class
     from ..replay.engines.hf_settings import parse_settings
-    from ..replay.golden import golden_from_trace
     from ..replay.identity import check_identity
+    from ..replay.recorded import golden_from_trace
     from ..replay.run import Options
     from ..replay.run import replay as run
 
@@ -221,6 +226,16 @@ def replay(
 
 
 replay.__doc__ = HELP
+
+
+def _recorded(path: Path) -> list[Envelope]:
+    from ..schemas.envelope import load_requests
+
+    if path.suffix != ".parquet":
+        return load_requests(path)
+    from ..replay.recorded import requests_from_trace
+
+    return requests_from_trace(path)
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

@@ -42,6 +42,8 @@ class _Patient:
 
 
 def outlive_readers() -> None:
-    """From now on, closed pipes are no errors."""
-    sys.stdout = _Patient(sys.stdout)
-    sys.stderr = _Patient(sys.stderr)
+    """From now on, closed pipes are no errors, and neither are streams that were closed from the start."""
+    for name in ("stdout", "stderr"):
+        # Python has None where the shell closed the stream (`>&-`).
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        setattr(sys, name, _Patient(stream))

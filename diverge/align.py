@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..schemas.errors import BadInput, NothingCompared
 from .columns import damaged
 from .load import DAMAGE, Trace
+from .report_words import plural
 
 _INDEX_ROWS = 1 << 16
 
@@ -128,12 +129,17 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
 def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
     columns = ["sequence", "request_id", "sample", "cell", "position", "token_id"]
     for part in trace.parts():
+        rows = 0
         try:
             for batch in part.file.iter_batches(_INDEX_ROWS, columns=columns):
                 for name in columns:
                     if batch[name].null_count and name != "cell":
                         raise ValueError(f"empty cells in its column {name}")
-                yield batch
+                rows += batch.num_rows
+                texts = {name: batch[name].cast(pa.string()) for name in ("request_id", "cell")}
+                yield pa.record_batch({**dict(zip(columns, batch.columns, strict=True)), **texts})
+            if rows != part.file.metadata.num_rows:
+                raise ValueError("rows are missing")
         except DAMAGE as error:
             raise damaged(part, error) from None
 
@@ -198,7 +204,7 @@ def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str], tuple[int
         if alone:
             more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
             named = ", ".join(describe(key) for key in alone[:3])
-            notes.append(f"{len(alone)} sequence(s) are only in {trace.path.name}: {named}{more}")
+            notes.append(f"{plural(len(alone), 'sequence')} only in {trace.path.name}: {named}{more}")
     if not pairs:
         names_a, names_b = sorted({key[0] for key in in_a})[:2], sorted({key[0] for key in in_b})[:2]
         raise NothingCompared(

@@ -126,7 +126,7 @@ def _sampler(e: Evidence) -> Finding | None:
                 evidence.append(f"{word}: {drawn[0].get(name)} in A, {drawn[1].get(name)} in B")
     else:
         missing.append("the sampler's draws were not recorded on both sides")
-    return Finding(evidence, "high", missing, e.replay("--repeat", "3"), direct=True)
+    return Finding(evidence, "high", missing, e.replay(repeat=3), direct=True)
 
 
 def _near_tie(e: Evidence) -> Finding | None:
@@ -144,7 +144,7 @@ def _near_tie(e: Evidence) -> Finding | None:
     if not e.greedy:
         evidence.append("the tokens were sampled, so the draw decides together with the margin")
     confidence: Confidence = "high" if e.greedy and max(margins) <= drift else "medium"
-    return Finding(evidence, confidence, confirm=e.replay("--mode", "golden-decode", "--golden", e.name_a))
+    return Finding(evidence, confidence, confirm=e.replay("golden-decode"))
 
 
 def _weights_changed(e: Evidence) -> Finding | None:
@@ -176,7 +176,7 @@ def _batch(e: Evidence) -> Finding | None:
     return _circumstance(
         e,
         [*evidence, f"at the first differing row, {e.first_place}"],
-        e.replay("--neighbours", "0", "--set", "batch_size=1"),
+        e.replay(neighbours=0, batch_size=1),
     )
 
 
@@ -189,7 +189,7 @@ def _padding(e: Evidence) -> Finding | None:
     found = _circumstance(
         e,
         [*evidence, f"at the first differing row, {e.first_place}"],
-        e.replay("--set", f"padding_side={other}"),
+        e.replay(padding_side=other),
     )
     # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
     weaker: Confidence = "low" if found.confidence == "low" else "medium"
@@ -198,16 +198,24 @@ def _padding(e: Evidence) -> Finding | None:
 
 def _paths(e: Evidence) -> Finding | None:
     tokens = e.shape("num_tokens")
-    if tokens is None or tokens[0] == tokens[1] or min(tokens) > 1 or not e.differs:
+    if tokens is None or tokens[0] == tokens[1] or not e.differs:
         return None
-    decoded, scored = ("A", "B") if tokens[0] < tokens[1] else ("B", "A")
-    evidence = [
-        f"{decoded} computed the first differing row alone (decode), {scored} in a pass of {max(tokens)} "
-        f"tokens (prefill): {e.first_place}"
-    ]
+    if min(tokens) == 1:
+        decoded, scored = ("A", "B") if tokens[0] < tokens[1] else ("B", "A")
+        evidence = [
+            f"{decoded} computed the first differing row alone (decode), {scored} in a pass of {max(tokens)} "
+            f"tokens (prefill): {e.first_place}"
+        ]
+    elif e.scored_differently:
+        evidence = [
+            f"golden-prefill computes prompt and answer in one pass: {e.first_place} was one of {tokens[0]} "
+            f"tokens in A and one of {tokens[1]} in B"
+        ]
+    else:
+        return None
     if e.header_a.mode != e.header_b.mode:
         evidence.append(f"modes: {e.header_a.mode} in A, {e.header_b.mode} in B")
-    return _circumstance(e, evidence, e.replay("--mode", "golden-decode", "--golden", e.name_a))
+    return _circumstance(e, evidence, e.replay("golden-decode"))
 
 
 def _cache(e: Evidence) -> Finding | None:
@@ -221,19 +229,20 @@ def _cache(e: Evidence) -> Finding | None:
     ]
     if e.first_site is not None and e.first_site.position in cached:
         evidence.append(f"the first difference sits exactly at a boundary: position {e.first_site.position}")
-    return _circumstance(e, evidence, e.replay("--set", "prefill_chunk=0"))
+    return _circumstance(e, evidence, e.replay_as_a("prefill_chunk"))
 
 
 def _chunks(e: Evidence) -> Finding | None:
     tokens = e.shape("num_tokens")
     evidence = [line for line in e.setting_differences if line.startswith("prefill_chunk")]
-    # Where the cached prefix differs too, the boundary tells more: _cache.
-    if tokens is not None and min(tokens) > 1 and not e.shape_differences("cached_tokens"):
+    # Where the cached prefix differs too, the boundary tells more: _cache; a mode is told by _paths.
+    one_pass_only = e.scored_differently or e.shape_differences("cached_tokens")
+    if tokens is not None and min(tokens) > 1 and not one_pass_only:
         evidence += e.shape_differences("num_tokens")
     if not evidence or not e.differs:
         return None
     return _circumstance(
-        e, [*evidence, f"at the first differing row, {e.first_place}"], e.replay("--set", "prefill_chunk=0")
+        e, [*evidence, f"at the first differing row, {e.first_place}"], e.replay_as_a("prefill_chunk")
     )
 
 
@@ -309,7 +318,7 @@ def _unexplained(e: Evidence) -> Finding | None:
         if e.has_fingerprints
         else ["no fingerprint in one of the traces, so changed weights cannot be excluded"]
     )
-    return Finding(evidence, "medium", missing, e.replay("--repeat", "3"))
+    return Finding(evidence, "medium", missing, e.replay(repeat=3))
 
 
 def _circumstance(e: Evidence, evidence: list[str], confirm: str | None) -> Finding:

@@ -92,7 +92,10 @@ class RowReader:
         if name not in handles:
             handles[name] = open_parquet(part.path, metadata=part.file.metadata)
         try:
-            return handles[name].read_row_group(group.index, columns=self._schema.names, use_threads=False)
+            table = handles[name].read_row_group(group.index, columns=self._schema.names, use_threads=False)
+            if table.num_rows != group.rows:
+                raise ValueError("rows are missing")
+            return table
         except DAMAGE as error:
             raise damaged(part, error) from None
 

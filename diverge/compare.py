@@ -203,7 +203,7 @@ def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
     absent = tally.positions * hashed - tally.rows
     if absent:
         unseen.append(
-            f"{absent:,} row hashes were not computed on both sides (cached, or never fed to the model)"
+            f"{plural(absent, 'row hash')} not computed on both sides (cached, or never fed to the model)"
         )
     if not tally.logits_compared:
         unseen.append("no logits hash is in both traces, so equal logits cannot be proved")
@@ -217,4 +217,4 @@ def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
         if trace.header.observer.state == "changed":
             unseen.append(f"{trace.path.name}: observing changed the result ({trace.header.observer.why})")
         unseen += [f"{trace.path.name}: {line}" for line in trace.header.not_seen]
-    return unseen
+    return list(dict.fromkeys(unseen))

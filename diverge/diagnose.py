@@ -16,6 +16,7 @@ from .causes import rank
 from .columns import CandidateReader, RowReader
 from .evidence import Evidence, RowFacts
 from .load import Trace
+from .report_words import plural
 from .site_plan import SitePlan
 from .tally import LOGITS, PairState, Tally
 from .topk import Candidates, differences
@@ -108,7 +109,7 @@ def _unseen(state: PairState, plan: SitePlan, a: Trace, b: Trace) -> list[str]:
     before = int(plan.unproven_before[-1 if whole else state.first_site])
     by_sketch = int(np.count_nonzero(plan.by_sketch[: None if whole else state.first_site + 1]))
     if by_sketch:
-        unseen.append(f"{by_sketch} sites at or before it could be compared by sketch only")
+        unseen.append(f"{plural(by_sketch, 'site')} at or before it could be compared by sketch only")
     if before > int(plan.by_sketch[:-1].sum() if whole else plan.by_sketch[: state.first_site].sum()):
         unseen.append("earlier sites that only one of the traces holds, or that could not be compared")
     if state.first_hole is not None:
@@ -155,6 +156,7 @@ def causes(
     state = differing(tally)
     evidence = Evidence(
         name_a=str(names[0]),
+        name_b=str(names[1]),
         result=str(names[2]),
         header_a=a.header,
         header_b=b.header,

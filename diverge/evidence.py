@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ..schemas.change import Change
-from ..schemas.trace import Setting, Site, TraceHeader
+from ..schemas.trace import Mode, Setting, Site, TraceHeader
 from ..schemas.verdict import FirstSite, FirstToken
 
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
@@ -28,6 +28,7 @@ class Evidence:
     """What the table of causes looks at. `name_*` are the traces' paths as the user gave them."""
 
     name_a: str
+    name_b: str
     result: str
     header_a: TraceHeader
     header_b: TraceHeader
@@ -108,6 +109,11 @@ class Evidence:
         """The first differing row ran in another execution shape."""
         return any(self.shape_differences(name) for name in _SHAPES)
 
+    @property
+    def scored_differently(self) -> bool:
+        """One side scored prompt and answer in one pass, the other did not."""
+        return (self.header_a.mode == "golden-prefill") != (self.header_b.mode == "golden-prefill")
+
     @cached_property
     def circumstances(self) -> list[str]:
         """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
@@ -178,21 +184,47 @@ class Evidence:
             found.append(named[0] if named else {})
         return found[0], found[1]
 
-    def replay(self, *options: str) -> str:
-        """A command that replays the request on B's lane with some options, and compares with A."""
-        lane = self.header_b.lane
-        model = ["--model", lane.model] if lane.model else []
-        engine = ["--engine", lane.engine]
-        command = shlex.join(
-            ["rip", "replay", "ENVELOPE.json", *engine, *model, *options, "-o", "again.parquet"]
+    def replay(self, mode: Mode | None = None, repeat: int | None = None, **settings: object) -> str:
+        """A command that runs B's requests as B did, but for what is given here, and compares with A.
+
+        Args:
+            mode: Instead of B's; a golden mode forces A's tokens.
+            repeat: Instead of B's.
+            settings: Instead of B's: those of `--set`, and `neighbours`.
+        """
+        lane, said = self.header_b.lane, {**settings}
+        for name, setting in lane.settings.items():
+            if setting.source == "lane" and setting.resolved is not None:
+                said.setdefault(name, setting.resolved)
+        said.pop("engine", None)
+        repeats = repeat or said.pop("repeat", 1)
+        words = ["--model", lane.model] if lane.model else []
+        words += ["--engine", lane.engine]
+        mode = mode or self.header_b.mode
+        if mode != "free":
+            words += ["--mode", mode, "--golden", self.name_a]
+        if neighbours := said.pop("neighbours", 0):
+            words += ["--neighbours", str(neighbours)]
+        if repeats != 1:
+            words += ["--repeat", str(repeats)]
+        for name, value in said.items():
+            words += ["--set", f"{name}={value}"]
+        if self.header_b.capture == "tokens":
+            words += ["--capture", "tokens"]
+        if self.header_b.site_filter:
+            words += ["--sites", self.header_b.site_filter]
+        tried = "-".join(settings) or (
+            mode if mode != self.header_b.mode else "repeated" if repeat else "again"
         )
-        return f"{command} && {shlex.join(['rip', 'diverge', self.name_a, 'again.parquet'])}"
+        out = f"try-{tried}.parquet"
+        command = shlex.join(["rip", "replay", self.name_b, *words, "-o", out])
+        return f"{command} && {shlex.join(['rip', 'diverge', self.name_a, out])}"
 
     def replay_as_a(self, setting: str) -> str:
-        """Replay on B's lane with A's value of one setting."""
+        """Replay as B with A's value of one setting."""
         known = self.header_a.lane.settings.get(setting)
         value = None if known is None else _reading(known)
-        return self.replay() if value is None else self.replay("--set", f"{setting}={value}")
+        return self.replay() if value is None else self.replay(**{setting: value})
 
     def drift(self) -> str:
         """The command that shows what changed between the two environments."""

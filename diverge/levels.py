@@ -65,28 +65,31 @@ def _bitwise(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> 
     sketched = int(tally.plan.by_sketch.sum())
     if not tally.rows and not tally.logits_compared and not sketched:
         return LevelVerdict(state="not comparable", why="no row hash and no logits hash is in both traces")
-    logits = f"{tally.logits_compared:,} logits " + ("hash" if tally.logits_compared == 1 else "hashes")
-    rows = f"{tally.rows:,} row " + ("hash" if tally.rows == 1 else "hashes")
+    logits, rows = plural(tally.logits_compared, "logits hash"), plural(tally.rows, "row hash")
     by_sketch = f"; {plural(sketched, 'site')} compared by sketch" if sketched else ""
     counted = f"{rows} and {logits} compared{by_sketch}"
     if site is not None and (tally.rows_differing or tally.logits_differing):
-        label = (
-            site.site
-            + (f"#{site.occurrence}" if site.occurrence else "")
-            + (f":{site.part}" if site.part else "")
-        )
-        where = f"request {site.request_id!r} sample {site.sample} position {site.position} site {label}"
-        why = f"{tally.rows_differing:,} rows and {tally.logits_differing:,} logits differ; {counted}"
-        return LevelVerdict(state="fails", where=where, why=why)
-    if sketched:
-        return LevelVerdict(
-            state="fails",
-            why=f"{sketched} sites have another dtype or row hash, so no bits of theirs can be equal",
-        )
+        why = f"{plural(tally.rows_differing, 'row')} and {tally.logits_differing:,} logits differ; {counted}"
+        return LevelVerdict(state="fails", where=_site_place(site), why=why)
+    dtypes = zip(tally.plan.sites, tally.plan.dtypes_b, strict=True)
+    if retyped := sum(site.dtype != dtype for site, dtype in dtypes):
+        why = f"{plural(retyped, 'site')} with another dtype: no bits of theirs can be equal"
+        return LevelVerdict(state="fails", why=why)
+    if sketched and site is not None:
+        return LevelVerdict(state="fails", where=_site_place(site), why=f"sketches differ; {counted}")
     if token is not None:
         where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
         return LevelVerdict(state="fails", where=where, why=f"the tokens differ; {counted}, all equal")
+    if sketched:
+        why = f"the traces use different row hashes, so equal bits cannot be proved; {counted}"
+        return LevelVerdict(state="not comparable", why=why)
     return LevelVerdict(state="holds", why=counted)
+
+
+def _site_place(site: FirstSite) -> str:
+    occurrence = f"#{site.occurrence}" if site.occurrence else ""
+    label = f"{site.site}{occurrence}" + (f":{site.part}" if site.part else "")
+    return f"request {site.request_id!r} sample {site.sample} position {site.position} site {label}"
 
 
 def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:

@@ -217,7 +217,7 @@ def _kind(kind: pa.DataType) -> str:
 
 def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
     names = set(file.schema_arrow.names)
-    optional = SITE_COLUMNS | {"tensors"}
+    optional = {"tensors"} if names & SITE_COLUMNS else {"tensors", *SITE_COLUMNS}
     missing = [column.name for column in COLUMNS if column.name not in names | optional]
     if missing:
         raise BadInput(
@@ -236,8 +236,15 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
         column.path.partition(".")[0]: (index, (column.max_definition_level, column.max_repetition_level))
         for index, column in enumerate(columns)
     }
-    if not names >= SITE_COLUMNS:
+    if not names & SITE_COLUMNS:
         return Part(path, file, np.full(len(header.sites), -1), 0, leaves)
+    stored = file.schema_arrow.field("site_hash").type
+    if pa.types.is_fixed_size_list(stored) and stored.list_size != len(own.sites):
+        raise BadInput(
+            f"{path} is not a whole trace: its header names {len(own.sites)} sites, its columns hold "
+            f"{stored.list_size}",
+            "give a trace that rip replay wrote",
+        )
     place = {site_key(site): index for index, site in enumerate(own.sites)}
     columns_of = np.array([place.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
     return Part(path, file, columns_of, len(own.sites), leaves)

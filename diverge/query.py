@@ -109,9 +109,12 @@ def _with_unique_names(schema: pa.Schema) -> pa.Schema:
 def _bad_sql(error: Exception, views: Views) -> BadInput:
     import duckdb
 
-    fix = f"views: {', '.join(views.names)}; `rip query PATH` without SQL lists their columns"
-    if isinstance(error, duckdb.OutOfMemoryException):
+    unknown_name = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
+    fix = "correct the statement; if that is right, the file may be damaged or was replaced: make it again"
+    if isinstance(error, unknown_name):
+        fix = f"views: {', '.join(views.names)}; `rip query PATH` without SQL lists their columns"
+    elif isinstance(error, duckdb.PermissionException):
+        fix = "rip query reads the views and no other files"
+    elif isinstance(error, duckdb.OutOfMemoryException):
         fix = "name fewer columns, filter earlier, or aggregate"
-    elif isinstance(error, duckdb.IOException | OSError):
-        fix = "the file may be damaged or may have been replaced meanwhile: make it again"
     return BadInput(f"SQL: {first_line(error)}", fix)

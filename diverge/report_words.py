@@ -61,8 +61,9 @@ def percent(logprob: float | None) -> str:
 
 
 def plural(value: int, word: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{value:,} {word}" + ("" if value == 1 else "s")
+    """`1 row`, `2 rows`, `2 hashes`."""
+    ending = "" if value == 1 else "es" if word.endswith("sh") else "s"
+    return f"{value:,} {word}{ending}"
 
 
 def pieces(text: str, spaces: bool = False) -> list[tuple[bool, str]]:

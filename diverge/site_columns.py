@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from ..schemas.errors import BadInput
 from ..schemas.trace import HASH_BYTES, SKETCH_SIZE
+from .checksums import check_column
 from .columns import damaged
 from .load import DAMAGE, Group, Part, Trace, open_parquet
 from .pages import PlainPage, plain_page
@@ -50,6 +51,10 @@ class SiteGroup(Protocol):
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """float32[n, 16] (`site_sketch`) or float32[n] (`site_l2`) at n (row, site) pairs; rows ascending."""
+        ...
+
+    def check(self) -> None:
+        """Compare norms and sketches with their checksums. BadInput: they are not what was written."""
         ...
 
 
@@ -116,7 +121,7 @@ class _File:
             if page is None or (name != "site_hash" and len(page.absent)):
                 return None
             pages[name] = page
-        return DirectGroup(self, group.rows, pages)
+        return DirectGroup(self, group, pages)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -125,12 +130,12 @@ class _File:
 class DirectGroup:
     """Site columns read in place."""
 
-    def __init__(self, opened: _File, rows: int, pages: dict[str, PlainPage]) -> None:
+    def __init__(self, opened: _File, group: Group, pages: dict[str, PlainPage]) -> None:
         self._file = opened
-        self._rows = rows
+        self._group = group
         self._pages = pages
         self._absent = pages["site_hash"].absent
-        lost = np.bincount(self._absent // opened.part.width, minlength=rows)
+        lost = np.bincount(self._absent // opened.part.width, minlength=group.rows)
         self._counts = opened.part.width - lost  # hashes in each row
         self._before = np.concatenate([[0], np.cumsum(self._counts)])  # hashes before each row
 
@@ -188,6 +193,11 @@ class DirectGroup:
             found = np.empty((len(wanted), _ITEM_BYTES[column] // 4), np.float32)
             found[order] = self._read(column, wanted, wanted[1:] - wanted[:-1])
         return found if column == "site_sketch" else found[:, 0]
+
+    def check(self) -> None:
+        """As `SiteGroup.check`."""
+        for column in ("site_l2", "site_sketch"):
+            check_column(self._file.descriptor, self._group, column)
 
     def _read(self, column: str, wanted: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """float32[n, k] at n items, int32 ascending, `steps` apart: one read for each run of near ones."""
@@ -247,6 +257,9 @@ class DecodedGroup:
             raise BadInput(f"{self._group.part.path}: {column} lists of several lengths", "replay again")
         found: np.ndarray = values.reshape(shape)[rows - first, sites]
         return found
+
+    def check(self) -> None:
+        """As `SiteGroup.check`: pyarrow has checked what it decoded."""
 
     def _arrays(self, column: str, first: int, count: int) -> list[tuple[int, pa.Array]]:
         with self._lock:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..schemas.trace import Site
 from .load import Trace, site_key
+from .report_words import plural
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ def plan_sites(a: Trace, b: Trace) -> SitePlan:
     if sharded:
         sizes = " and ".join("unknown" if size is None else str(size) for size in parallel)
         notes.append(
-            f"{_some(sharded)} hold(s) one rank's shard; tensor parallel sizes are {sizes}, so not compared"
+            f"{_some(sharded)} of one rank's shard; tensor parallel sizes are {sizes}, so not compared"
         )
     if resized:
-        notes.append(f"{_some(resized)} differ(s) in width between the traces, so not compared")
+        notes.append(f"{_some(resized)} of other width between the traces, so not compared")
     both = bool(a.header.sites and b.header.sites)
     for trace, side in ((a, 0), (b, 1)):
         if not trace.header.sites:
@@ -100,4 +101,4 @@ def tensor_parallel_size(trace: Trace) -> int | None:
 
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} site(s) ({', '.join(names[:3])}{more})"
+    return f"{plural(len(names), 'site')} ({', '.join(names[:3])}{more})"

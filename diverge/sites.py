@@ -21,6 +21,8 @@ from .site_columns import GAP, SiteGroup, SiteReader
 from .site_plan import SitePlan
 
 _BLOCK_BYTES = 640 << 10  # hashes of one side compared at a time: both sides stay in the L2 cache
+_POSSIBLE = 8.0
+"""Two rows are at most 2 apart in units of the longer one; no sketch of real rows says 4 times that."""
 _SKETCHES = 1 << 16  # of one side that are read at a time
 
 
@@ -249,7 +251,7 @@ class SiteComparer:
         `flat`: row × S + site, ascending.
         """
         l2 = np.empty((2, len(row)), np.float32)
-        distance = np.full(len(row), np.nan, np.float32)
+        drift = np.full(len(row), np.nan, np.float32)
         begin = 0
         for extent in extents:
             stop = int(np.searchsorted(row, extent.row + extent.count))
@@ -259,28 +261,31 @@ class SiteComparer:
             read = np.cumsum(steps, dtype=np.int64) // _SKETCHES
             for end in [*(begin + 2 + np.flatnonzero(read[1:] > read[:-1])).tolist(), stop]:
                 at = slice(begin, end)
-                self._measure(extent, row[at] - np.int32(extent.row), site[at], l2[:, at], distance[at])
+                self._measure(extent, row[at] - np.int32(extent.row), site[at], l2[:, at], drift[at])
                 begin = end
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            drift = distance / np.maximum(l2[0], l2[1])
-        drift[distance == 0] = 0  # two rows of zeros can differ in their signs: no drift
         return drift, l2[0], l2[1]
 
     def _measure(
-        self, extent: _Extent, row: np.ndarray, site: np.ndarray, l2: np.ndarray, distance: np.ndarray
+        self, extent: _Extent, row: np.ndarray, site: np.ndarray, l2: np.ndarray, drift: np.ndarray
     ) -> None:
-        """Fill norms, float32[2, n], and distances, float32[n], at n (row, site) pairs of an extent."""
+        """Fill norms, float32[2, n], and drifts, float32[n], at n (row, site) pairs of an extent."""
         sketches: list[np.ndarray] = []
         for index, side in enumerate(extent.sides):
             sites = site if side.columns is None else side.columns[site]
             l2[index] = side.group.take("site_l2", row + side.first, sites)
             if self._plan.sketches:
                 sketches.append(side.group.take("site_sketch", row + side.first, sites))
-        if sketches:
-            gap = sketches[0]
-            with np.errstate(invalid="ignore", over="ignore"):
-                gap -= sketches[1]
-                distance[:] = np.sqrt(np.einsum("ij,ij->i", gap, gap))
+        if not sketches:
+            return
+        gap = sketches[0]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            gap -= sketches[1]
+            distance = np.sqrt(np.einsum("ij,ij->i", gap, gap))
+            drift[:] = distance / np.maximum(l2[0], l2[1])
+            drift[distance == 0] = 0  # two rows of zeros can differ in their signs: no drift
+            if not (drift <= _POSSIBLE).all() and np.any(~(drift <= _POSSIBLE) & np.isfinite(l2).all(axis=0)):
+                for side in extent.sides:
+                    side.group.check()
 
 
 def _differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def _print_levels(console: Console, verdict: Verdict) -> None:
         table.add_row(
             Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
         )
-    console.print(Padding(table, (1, 0, 0, 2)))
+    console.print(Padding(table, (1, 0, 0, 2), expand=False))
 
 
 def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader, TraceHeader]) -> None:
@@ -81,7 +81,7 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
         text = header.token_text.get(str(token))
         shown = "–" if text is None else plain(repr(text))
         table.add_row(name, "ended" if token is None else str(token), Text(shown), number(margin))
-    console.print(Padding(table, (1, 0, 0, 2)))
+    console.print(Padding(table, (1, 0, 0, 2), expand=False))
     if first.max_abs_logit_diff is not None:
         console.print(Text(f"  largest logit difference there: {number(first.max_abs_logit_diff)}"))
 

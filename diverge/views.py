@@ -179,6 +179,7 @@ def _check_parquet(file: Path) -> None:
 
 
 def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: list[str]) -> list[Path]:
+    from .checksums import check_small_columns
     from .load import HEADER_FILE, open_trace
 
     if path.is_dir() and not (path / HEADER_FILE).exists():
@@ -189,6 +190,8 @@ def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: li
         )
     opened = open_trace(path)
     notes += opened.notes
+    for part in opened.parts():  # DuckDB looks at no checksum
+        check_small_columns(part)
     groups = _by_sites(opened.parts())
     _create_header(connection, opened.header)
     _create_site_list(connection, opened.header, groups)

@@ -65,6 +65,11 @@ def resolve_sampling(envelope: Envelope, generation_config: Mapping[str, Any]) -
                 f"{envelope.request_id}: sampling.{name} cannot be replayed in-process",
                 "replay on the engine that recorded it, or remove the field to replay without it",
             )
+    if asked.allowed_token_ids == []:
+        raise BadInput(
+            f"{envelope.request_id}: sampling.allowed_token_ids is empty, so no token may follow",
+            "name the allowed tokens, or remove the field",
+        )
     for name in ("stop", "bad_words"):
         if "" in _stated_value(asked, name, []):
             raise BadInput(
@@ -128,18 +133,26 @@ def check_prompt(
 
 
 def misfits(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
-    """What `check_prompt` would refuse, as far as the model's files state their sizes, in words."""
+    """What a replay in this process would refuse, as far as envelope and model files tell, in words."""
     sizes = []
     for name in ("vocab_size", "context_length"):
         known = fingerprint.get("model", name)
         sizes.append(known.value if known is not None and isinstance(known.value, int) else 2**31)
     wanted = envelope.sampling.max_tokens or 0
-    try:
-        if envelope.prompt_token_ids is not None:
-            check_prompt(envelope.request_id, envelope.prompt_token_ids, wanted, sizes[0], sizes[1])
-    except BadInput as error:
-        return [error.message.removeprefix(f"{envelope.request_id}: ")]
-    return []
+    found: list[str] = []
+    for check in (
+        lambda: resolve_sampling(envelope, {}),
+        lambda: check_prompt(
+            envelope.request_id, envelope.prompt_token_ids or (0,), wanted, sizes[0], sizes[1]
+        ),
+    ):
+        try:
+            check()
+        except BadInput as error:
+            found.append(error.message.removeprefix(f"{envelope.request_id}: "))
+    if envelope.sampling.max_tokens == 0:
+        found.append("max_tokens is 0: there is nothing to generate")
+    return found
 
 
 def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_size: int) -> None:

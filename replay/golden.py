@@ -1,4 +1,4 @@
-"""Golden tokens: the recorded tokens that a golden mode forces, from an envelope or from a trace."""
+"""Golden tokens: the recorded tokens that a golden mode forces, from an envelope or a trace (recorded.py)."""
 
 from __future__ import annotations
 
@@ -6,49 +6,9 @@ from pathlib import Path
 
 from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput
-from ..schemas.trace import HEADER_KEY, TraceHeader
 
 Golden = dict[tuple[str, int], tuple[int, ...]]
 """(request_id, sample) → generated token ids."""
-
-_COLUMNS = ["request_id", "sample", "step", "token_id"]
-
-
-def golden_from_trace(path: Path) -> Golden:
-    """The generated tokens of every sequence of a trace.
-
-    Raises:
-        BadInput: Missing, foreign, truncated or newer file.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            header = (file.metadata.metadata or {}).get(HEADER_KEY)
-            if header is None:
-                raise BadInput(
-                    f"{path}: a Parquet file, but not a rip trace", "give a file that rip replay wrote"
-                )
-            TraceHeader.from_json(header, str(path))  # refuses a trace of a newer rip
-            table = file.read(columns=_COLUMNS)
-        if table.column_names != _COLUMNS:
-            raise BadInput(
-                f"{path}: a trace without its token columns", "give a whole file that rip replay wrote"
-            )
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file", "give a trace that rip replay wrote") from None
-    except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), "damaged")
-        raise BadInput(
-            f"{path}: cannot be read as a trace: {reason}", "give a whole file that rip replay wrote"
-        ) from None
-    golden: dict[tuple[str, int], list[int]] = {}
-    for request_id, sample, step, token in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
-        tokens = golden.setdefault((request_id, sample), [])
-        if step is not None:
-            tokens.append(token)
-    return {key: tuple(tokens) for key, tokens in golden.items()}
 
 
 def golden_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_a_batch_of_eight_differs_and_the_first_token_is_what_a_plain_loop_finds
         assert (first["token_a"], first["token_b"]) == (alone[name][step], batched[name][step])
     assert "batch" in " ".join(cause["id"] for cause in verdict["causes"])
     assert "</html>" in (traces / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_command_that_confirms_the_cause_gives_the_numbers_of_a_again(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(traces)
+    _, text = rip("diverge", "alone.parquet", "batched.parquet", "-o", "why", "--json", "--force")
+    batch = next(cause for cause in json.loads(text)["causes"] if cause["id"] == "batch-shape")
+    commands = [shlex.split(part) for part in batch["confirm"].split(" && ")]
+    assert [command[:2] for command in commands] == [["rip", "replay"], ["rip", "diverge"]]
+    assert rip(*commands[0][1:])[0] == 0
+    code, text = rip(*commands[1][1:], "--json")
+    assert (code, json.loads(text)["level"]) == (0, "bitwise")
 
 
 def test_forcing_a_run_s_own_tokens_gives_its_numbers_again(traces: Path, smollm2: Path) -> None:

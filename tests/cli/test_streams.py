@@ -50,6 +50,16 @@ def test_files_are_written_although_nobody_reads_the_summary(tmp_path: Path) -> 
     assert html.is_file()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_streams_that_are_closed_from_the_start_change_nothing(tmp_path: Path, closed: str) -> None:
+    out = tmp_path / "result"
+    command = f"exec '{sys.executable}' -m rip diverge '{GOLDEN}' '{GOLDEN}' -o '{out}' --json {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+    assert (out / "summary.json").is_file()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_behind_stdout_is_an_error_with_a_mend() -> None:
     with open("/dev/full", "wb") as full:

@@ -82,6 +82,34 @@ def test_batch_shape_explains_the_drift_and_a_near_tie_the_flip(tmp_path: Path) 
     assert "0.02" in tie.evidence[0]
 
 
+def test_a_scoring_pass_against_a_free_run_is_told_as_such(tmp_path: Path) -> None:
+    a, b = pair((2, 4))
+    b.shapes["num_tokens"][:] = 14
+    verdict = verdict_of(tmp_path, a, b, b_mode="golden-prefill")
+    assert [item.id for item in verdict.causes] == ["prefill-decode"]
+    assert "in one pass" in verdict.causes[0].evidence[0]
+    assert "--mode golden-decode --golden" in (verdict.causes[0].confirm or "")
+
+
+def test_a_confirming_command_repeats_b_but_for_what_it_tests(tmp_path: Path) -> None:
+    a, b = pair((7, 4))
+    b.shapes["batch_size"][:] = 8
+    settings = {
+        "engine": Setting(resolved="hf", source="lane"),
+        "dtype": Setting(resolved="bfloat16", source="lane"),
+        "batch_size": Setting(resolved=8, source="lane"),
+        "threads": Setting(resolved=2, source="engine default"),
+        "repeat": Setting(resolved=3, source="lane"),
+    }
+    verdict = verdict_of(tmp_path, a, b, b_lane=Lane(name="l", engine="hf", model="m x", settings=settings))
+    words = shlex.split((cause(verdict, "batch-shape").confirm or "").split(" && ")[0])
+    assert words[:3] == ["rip", "replay", str(tmp_path / "b.parquet")]
+    assert words[words.index("--model") + 1] == "m x"
+    assert words[words.index("--repeat") + 1] == "3"
+    given = [words[index + 1] for index, word in enumerate(words) if word == "--set"]
+    assert sorted(given) == ["batch_size=1", "dtype=bfloat16"]
+
+
 def test_a_wide_margin_is_no_tie(tmp_path: Path) -> None:
     a, b = pair((7, 4))
     for one in (a, b):

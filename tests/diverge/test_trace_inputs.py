@@ -232,6 +232,15 @@ def _damaged_header(path: Path, base: Path) -> None:
     pq.write_table(plain.replace_schema_metadata({HEADER_KEY: b"\xff" + ABOUT.to_json().encode()}), path)
 
 
+def _no_hashes(path: Path, base: Path) -> None:
+    pq.write_table(pq.read_table(base).drop_columns(["site_hash"]), path)
+
+
+def _too_few_sites_named(path: Path, base: Path) -> None:
+    about = header(SITES[:-1]).to_json().encode()
+    pq.write_table(pq.read_table(base).replace_schema_metadata({HEADER_KEY: about}), path)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -245,6 +254,8 @@ def _damaged_header(path: Path, base: Path) -> None:
         (_damaged, "damaged"),
         (_damaged_header, "its header is damaged"),
         (_words_for_tokens, "'token_id' holds text, not integers"),
+        (_no_hashes, "the column 'site_hash' is missing"),
+        (_too_few_sites_named, "names 11 sites, its columns hold 12"),
         (_no_tokens, "empty cells in its column token_id"),
         (lambda path, base: write_trace(path, [], ABOUT), "no rows"),
     ],
@@ -259,6 +270,8 @@ def _damaged_header(path: Path, base: Path) -> None:
         "damaged",
         "header",
         "words",
+        "no hashes",
+        "too few sites",
         "no tokens",
         "no rows",
     ],
@@ -295,6 +308,37 @@ def test_a_flipped_bit_is_never_taken_for_a_difference(tmp_path: Path, base: Pat
             assert verdict.level == "bitwise"
     assert len(refusals) > 20
     assert all("damaged" in message for message in refusals)
+
+
+def test_a_sketch_that_no_row_can_have_is_damage_and_a_large_real_drift_is_not(tmp_path: Path) -> None:
+    one, other = made(), made()
+    disturb(other, 9, 3, 1.0)
+    base = write_trace(tmp_path / "a.parquet", [one], ABOUT)
+    drifted = write_trace(tmp_path / "b.parquet", [other], ABOUT)
+    assert diverge(base, drifted, tmp_path / "out").compared.rows_differing == 1
+    meta = pq.ParquetFile(drifted).metadata.row_group(0)
+    chunks = [meta.column(i) for i in range(meta.num_columns)]
+    sketch = next(chunk for chunk in chunks if chunk.path_in_schema.startswith("site_sketch"))
+    raw = bytearray(drifted.read_bytes())
+    end = sketch.data_page_offset + sketch.total_compressed_size
+    place = end - (one.length * S - (9 * S + 3)) * 64
+    raw[place + 3] ^= 0x40  # the highest bit of an exponent
+    drifted.write_bytes(raw)
+    with pytest.raises(BadInput, match=r"damaged.*site_sketch"):
+        diverge(base, drifted, tmp_path / "out", force=True)
+
+
+def test_another_row_hash_proves_nothing_about_bits(tmp_path: Path) -> None:
+    one = made()
+    one.has_logits[:] = False
+    a = write_trace(tmp_path / "a.parquet", [one], ABOUT)
+    b = write_trace(tmp_path / "b.parquet", [one], header(SITES, row_hash="other-hash/1"))
+    level = diverge(a, b, tmp_path / "out").levels["bitwise"]
+    assert level.state == "not comparable"
+    assert "different row hashes" in (level.why or "")
+    disturb(one, 9, 3)
+    c = write_trace(tmp_path / "c.parquet", [one], header(SITES, row_hash="other-hash/1"))
+    assert diverge(a, c, tmp_path / "out2").levels["bitwise"].state == "fails"
 
 
 def test_results_are_not_overwritten_unless_forced(tmp_path: Path, base: Path) -> None:

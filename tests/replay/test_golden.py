@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.traces import header, sequence, write_trace
-from rip.replay.golden import golden_for, golden_from_trace
+from rip.replay.golden import golden_for
+from rip.replay.recorded import golden_from_trace, requests_from_trace
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
-from rip.schemas.trace import HEADER_KEY
+from rip.schemas.trace import HEADER_KEY, Request
 
 
 def envelope(**fields: Any) -> Envelope:
@@ -71,10 +72,38 @@ def test_files_that_are_no_trace_are_refused(tmp_path: Path, trace: Path) -> Non
         (cut, "cannot be read as a trace"),
         (text, "cannot be read as a trace"),
         (newer, "newer rip"),
-        (bare, "without its token columns"),
+        (bare, "without its column 'request_id'"),
         (tmp_path / "none.parquet", "no such file"),
         (tmp_path, "cannot be read as a trace"),
     ):
         with pytest.raises(BadInput, match=message) as refused:
             golden_from_trace(path)
         assert refused.value.fix
+
+
+def test_a_position_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "t.parquet", [sequence(1, 0), sequence(1, 0)], header([]))
+    with pytest.raises(BadInput, match="holds position 0 twice"):
+        golden_from_trace(path)
+
+
+def test_tokens_that_are_text_are_refused(tmp_path: Path, trace: Path) -> None:
+    plain = pq.read_table(trace)
+    words = pa.array([str(token) for token in plain["token_id"].to_pylist()])
+    path = tmp_path / "words.parquet"
+    pq.write_table(plain.set_column(plain.schema.get_field_index("token_id"), "token_id", words), path)
+    with pytest.raises(BadInput, match="'token_id' holds no integers"):
+        golden_from_trace(path)
+
+
+def test_the_requests_of_a_trace_can_be_run_again(tmp_path: Path) -> None:
+    first, second = envelope(), envelope(request_id="r1", sampling={"temperature": 0.5})
+    recorded = [
+        Request(request_id=one.request_id, envelope_sha256="0" * 64, envelope=one.to_object())
+        for one in (first, second)
+    ]
+    path = write_trace(tmp_path / "t.parquet", [sequence(1, 0)], header([], requests=recorded))
+    assert requests_from_trace(path) == [first, second]
+    write_trace(path, [sequence(1, 0)], header([]))
+    with pytest.raises(BadInput, match="by its digest only"):
+        requests_from_trace(path)

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rip.replay.engines.hf import HfEngine
-from rip.replay.golden import golden_from_trace
 from rip.replay.record import first_difference
+from rip.replay.recorded import golden_from_trace
 from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed
