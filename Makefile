@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LINK := build/lint/rip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint format bench schemas clean
+.PHONY: help setup demo test coverage lint format bench schemas fields clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,7 @@ lint: $(READY)  ## Style, types, import direction, generated files
 	cd $(dir $(LINK)) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" -p rip
 	$(BIN)/lint-imports
 	$(BIN)/python -m rip.schemas.generate --check
+	$(BIN)/python -m rip.fingerprint.describe --check
 
 format: $(READY)  ## Sort imports and format
 	$(BIN)/ruff check --fix .
@@ -53,6 +54,9 @@ bench: $(READY)  ## Run every benchmark (minutes; on an otherwise idle machine)
 
 schemas: $(READY)  ## Generate schemas/json from the documents' classes
 	$(BIN)/python -m rip.schemas.generate
+
+fields: $(READY)  ## Generate the field tables of docs/fingerprint.md from the tables of fields and rules
+	$(BIN)/python -m rip.fingerprint.describe
 
 clean:  ## Remove what builds and checks leave behind (not .venv)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

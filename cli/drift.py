@@ -8,79 +8,81 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import BadInput
-from .exit_codes import EXIT_FAILS
+from .drift_options import ANY, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..schemas.change import Drift
     from ..schemas.fingerprint import Fingerprint
 
-
-_WIDTH_WITHOUT_TERMINAL = 160
+MAX_BYTES = 64 << 20
+"""Longest fingerprint that is read: a thousand tensors take a tenth of a megabyte."""
 
 
 def drift(
-    base: Annotated[Path, typer.Argument(metavar="BASE.json", help="The fingerprint to compare with.")],
-    now: Annotated[Path, typer.Argument(metavar="NOW.json", help="The fingerprint that may have changed.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document (rip.drift/1) instead of a table.")
-    ] = False,
+    base: Annotated[
+        Path, typer.Argument(metavar="BASE", help="The fingerprint to compare with, or a pasted text.")
+    ],
+    now: Annotated[
+        Path, typer.Argument(metavar="NOW", help="The fingerprint that may have changed, or a pasted text.")
+    ],
+    fail_on: FailOn = ANY,
+    ignore: Ignore = None,
+    as_json: AsJson = False,
+    markdown: Markdown = None,
+    html: Html = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the reports.")] = False,
 ) -> None:
-    """Compare two fingerprints: each change, the level it puts at risk, and the rule that says so.
+    """Compare two fingerprints: each change, the level at risk, the rule that says so, what to replay.
 
-    Exit code 0: no change. 1: something changed. A rule names the level at risk; whether it was lost is
-    known only after a replay.
+    A file is a document of rip fingerprint, or text pasted from torch.utils.collect_env,
+    vllm collect-env or transformers env: of such a text only what it tells is compared.
 
-    Example: rip drift monday.json tuesday.json
+    Exit code 0: nothing changed that counts (see --fail-on, --ignore). 1: something did. 3: the two have
+    nothing in common. A rule names the level at risk; whether it was lost is known only after a replay.
+
+    \b
+    Examples:
+      rip drift monday.json tuesday.json
+      rip drift monday.json tuesday.json --fail-on token --ignore 'os.*'
+      rip drift old-bug-report.txt now.json --html drift.html
     """
-    from ..fingerprint.drift import compare
+    from rich.console import Console
 
-    found = compare(load_fingerprint(base), load_fingerprint(now))
-    if as_json:
-        print(found.to_json(), end="")
-    else:
-        from rich.console import Console
-
-        print_drift(Console(highlight=False), found)
-    if found.changes:
-        raise typer.Exit(EXIT_FAILS)
+    options = DriftOptions(fail_on, ignore, as_json, markdown, html, force)
+    options.check()
+    sides = load_fingerprint(base), load_fingerprint(now)
+    raise typer.Exit(report_drift(*sides, (str(base), str(now)), options, Console(highlight=False)))
 
 
 def load_fingerprint(path: Path) -> Fingerprint:
-    """Read a fingerprint document.
+    """Read a fingerprint document, or pasted text that tells about an environment.
 
     Raises:
-        BadInput: Unreadable, not a fingerprint, or written by a newer rip.
+        BadInput: Unreadable, neither of the two, or written by a newer rip.
     """
+    from ..fingerprint.pasted import from_text
     from ..schemas.fingerprint import Fingerprint
 
+    content = read_file(path)
+    pasted = from_text(content)
+    return pasted if pasted is not None else Fingerprint.from_json(content, str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a fingerprint file.
+
+    Raises:
+        BadInput: Unreadable, or too long to be one.
+    """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BadInput(
             f"{path} could not be read: {error.strerror}", "give a file that rip fingerprint -o wrote"
         ) from None
-    return Fingerprint.from_json(content, str(path))
-
-
-def print_drift(console: Console, found: Drift) -> None:
-    """The changes as a table, and in words what they amount to."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..fingerprint.drift import describe
-
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    if found.changes:
-        table = Table("field", "before", "after", "at risk", "why", box=None, pad_edge=False)
-        for change in found.changes:
-            cells = (f"{change.section}.{change.field}", *describe(change), change.risk or "-", change.rule)
-            table.add_row(*(Text(cell, overflow="fold") for cell in cells))
-        console.print(table)
-    count = len(found.changes)
-    said = "no change" if count == 0 else "1 change" if count == 1 else f"{count} changes"
-    console.print(said if count == 0 else f"{said}. Which levels still hold is known after a replay.")
-    for line in found.source_changes:
-        console.print(Text(f"note: same value from another source: {line}"))
+    if len(content) > MAX_BYTES:
+        raise BadInput(
+            f"{path} is longer than any fingerprint ({MAX_BYTES >> 20} MiB)",
+            "give a file that rip fingerprint -o wrote",
+        )
+    return content

@@ -19,6 +19,7 @@ from .report_words import drift, headline, number, plain, plural, second_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..schemas.change import Change
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict
 
@@ -47,15 +48,19 @@ def print_summary(
     _print_token(console, verdict, headers)
     _print_drift(console, folder)
     _print_causes(console, verdict)
-    changes = [
-        f"{change.section}.{change.field} ({change.risk or 'no rule'} at risk)" for change in verdict.changes
-    ]
+    changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
     _print_list(console, "Not seen", verdict.not_seen)
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
         _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+
+
+def _risk(change: Change) -> str:
+    if not change.has_rule:
+        return "no rule, replay to know"
+    return f"{change.risk} at risk" if change.risk else "no level at risk"
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:

@@ -1,6 +1,7 @@
 """Running the probes beside each other, each within its time limit, and joining what they found.
 
-What a probe reads is the probe's business; a probe that fails or hangs becomes a fact that says so.
+It knows which probes speak for which subject: this process, another process, or a server. What a probe reads
+is the probe's business; a probe that fails or hangs becomes a fact that says so.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..schemas.errors import RipError
-from ..schemas.fingerprint import Fact, Fingerprint, Section, unavailable
-from .context import Context, Progress
+from ..schemas.errors import BadInput, RipError
+from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
+from . import proc
+from .context import Context, Progress, Server, Strength, Subject
 
 if TYPE_CHECKING:
     from .model_ref import ModelRef
 
 Sections = dict[str, Section]
 Overrides = Mapping[str, Mapping[str, Fact]]
+
+SERVER_LIMIT_S = 30.0
+"""Seconds until an unresponsive server is given up; the probe itself stops asking earlier."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +44,48 @@ class Probe:
     """Seconds until it is given up; None for hashing, which takes as long as the files are large."""
     in_caller: bool = False
     """Read in the calling thread: OpenMP keeps a thread count per thread, so another one would lie."""
+    subjects: tuple[Subject, ...] = ("self", "process")
+    """What it can speak of. A probe for `process` reads `context.pid`, `family` and `root`, never its own."""
 
 
 PROBES: tuple[Probe, ...] = (
     Probe("variables", ".probes.os_env:probe_variables", ("determinism",)),
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
-    Probe("python", ".probes.python_env:probe", ("frameworks", "kernels", "process")),
-    Probe("nvidia_packages", ".probes.python_env:probe_nvidia_packages", ("libraries",)),
-    Probe("torch", ".probes.torch_env:probe", ("frameworks", "cpu", "libraries"), in_caller=True),
+    Probe("python", ".probes.python_env:probe", ("frameworks", "kernels", "process"), subjects=("self",)),
+    Probe("container", ".probes.container:probe", ("os",)),
+    # Before torch, whose own word on CUDA counts where it has one.
+    Probe("libraries", ".probes.cuda_libs:probe", ("libraries",)),
+    Probe("nccl_conf", ".probes.nccl_conf:probe", ("libraries",)),
+    Probe("kernel_lineage", ".probes.kernel_lineage:probe", ("kernels",)),
+    Probe(
+        "torch",
+        ".probes.torch_env:probe",
+        ("frameworks", "cpu", "libraries"),
+        in_caller=True,
+        subjects=("self",),
+    ),
     Probe(
         "engine",
         ".probes.engine:probe",
-        ("engine", "parallelism", "cache", "replica", "gpus", "driver", "sampling"),
+        ("engine", "parallelism", "cache", "replica", "sampling"),
+        subjects=("self",),
     ),
+    Probe(
+        "process",
+        ".probes.live_process:probe",
+        ("process", "engine", "parallelism", "cache", "frameworks", "kernels", "cpu"),
+        subjects=("process",),
+    ),
+    Probe(
+        "server",
+        ".probes.remote_server:probe",
+        ("engine", "parallelism", "cache", "replica"),
+        limit_s=SERVER_LIMIT_S,
+        subjects=("server",),
+    ),
+    Probe("accelerators", ".probes.accelerators:probe", ("gpus",)),
+    Probe("nvidia", ".probes.nvidia:probe", ("gpus", "driver")),
     Probe("model", ".probes.model_files:probe", ("model", "tokenizer", "template", "sampling"), limit_s=None),
 )
 
@@ -60,26 +93,54 @@ PROBES: tuple[Probe, ...] = (
 def collect(
     model: ModelRef | None = None,
     *,
+    pid: int | None = None,
+    server: Server | None = None,
     overrides: Overrides | None = None,
     progress: Progress | None = None,
     environ: Mapping[str, str] | None = None,
     probes: Sequence[Probe] = PROBES,
+    strength: Strength = "verified",
+    fast: bool = False,
 ) -> Fingerprint:
-    """Read the environment of this process and, if given, a model.
+    """Read the environment of a process or of a server and, if given, a model.
 
     Args:
         model: From `model_ref.resolve`; its files are hashed.
+        pid: The process to observe; None for this one.
+        server: The server to ask instead of a process.
         overrides: Section → field → fact that the caller knows better, such as what an engine resolved or
             observed: `{"engine": {"attention_backend": fact("sdpa", "transformers")}}`.
         progress: Called with (bytes done, bytes in all) while files are hashed.
         environ: Stands in for the environment variables.
         probes: Stands in for the probes.
+        strength: How much of the model's weights is read.
+        fast: Leave out the SHA-256 of the weights files; their tensors are read all the same.
 
     Raises:
-        BadInput: The model's files cannot be read. Every other failure becomes a fact.
+        BadInput: The model's files cannot be read, or there is no such process that could be observed.
+        EngineFailed: The server cannot be reached. Every other failure becomes a fact.
     """
-    context = Context(model, os.environ if environ is None else environ, progress)
-    runs = [_Run(probe, context) for probe in probes]
+    if pid is not None and server is not None:
+        raise BadInput("a process and a server were both named", "give one of the two")
+    subject: Subject = "server" if server is not None else "self" if pid is None else "process"
+    observed = None if pid is None else proc.identify(pid)
+    context = Context(
+        model,
+        os.environ if environ is None else environ,
+        progress,
+        server=server,
+        strength=strength,
+        fast=fast,
+    )
+    if server is not None:
+        context = replace(context, environ={})
+    if observed is not None:
+        context = _of_process(context, observed.pid)
+    runs = [
+        _Run(probe, context)
+        for probe in probes
+        if subject in probe.subjects or (probe.name == "model" and model is not None)
+    ]
     try:
         for run in runs:
             run.start()
@@ -88,17 +149,44 @@ def collect(
             _join(joined, run.result())
     finally:
         context.stop.set()  # on Ctrl-C or an error, readers end within one block
-    _join(joined, {name: Section(facts=dict(facts)) for name, facts in (overrides or {}).items()})
+    if observed is not None:
+        _join(joined, {"process": Section(facts={"read_whole": _still_there(observed)})})
+    for name, facts in (overrides or {}).items():
+        known = joined.get(name, Section())
+        joined[name] = Section(facts={**known.facts, **facts}, volatile=known.volatile)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Fingerprint.build(__version__, created, joined)
 
 
+def _of_process(context: Context, pid: int) -> Context:
+    """The same for a process that was named: its variables, its view of the files, its workers."""
+    launched, unread = proc.launch_environment(pid)
+    return replace(
+        context,
+        environ=launched,
+        environ_unread=unread,
+        pid=pid,
+        root=proc.root_of(pid),
+        family=(pid, *proc.descendants(pid)),
+    )
+
+
+def _still_there(observed: proc.Process) -> Fact:
+    """Whether the readings are all of one process: it may have ended, and its number may have been reused."""
+    if proc.is_alive(observed):
+        return fact(True, "/proc/PID/stat")
+    return unavailable(proc.ENDED, "/proc/PID/stat")
+
+
 def _join(joined: Sections, found: Sections) -> None:
+    """Later readings count, but one that failed never hides a value that another probe has."""
     for name, section in found.items():
         known = joined.get(name, Section())
-        joined[name] = Section(
-            facts={**known.facts, **section.facts}, volatile={**known.volatile, **section.volatile}
-        )
+        facts = dict(known.facts)
+        for field, reading in section.facts.items():
+            if reading.unavailable is None or field not in facts or facts[field].unavailable is not None:
+                facts[field] = reading
+        joined[name] = Section(facts=facts, volatile={**known.volatile, **section.volatile})
 
 
 class _Run:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..schemas.base import canonical_json
-from ..schemas.change import Change, Drift
+from ..schemas.change import NO_RULE, Change, Drift
+from ..schemas.claim import LEVELS, Level
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint
-from .rules import NO_RULE, rule_for
+from .partial import fields_vary, is_pasted, is_untold
+from .rules import Compared, advice, rule_for
 
-_SHOWN_DIGITS = 12
-"""Of a digest, for people; the document keeps all of it."""
+GROUPS: tuple[str, ...] = (*reversed(LEVELS), "no rule", "none")
+"""What a change can be, gravest first: the level it puts at risk, unknown, or known to risk none."""
 
 
 def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
@@ -18,13 +22,19 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
 
     A reading that has the same value from another source is not a change (see `source_changes`). Two
     readings that are unavailable for the same reason are equal; a value against `unavailable` is a change,
-    and so is a field that only one of the two has.
+    and so is a field that only one of the two has. What a source cannot tell, or was not asked for (a pasted
+    text, a server, a weaker strength of hashing), is not compared (see `not_compared`).
     """
+    vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
     changes = []
     for section, field in _fields(base, now):
         before, after = base.get(section, field), now.get(section, field)
+        if _is_untold(before, after, vary):
+            continue
+        if pasted:
+            before, after = _common(before, after)
         if not _says_the_same(before, after):
-            rule = rule_for(section, field)
+            rule = rule_for(section, field, Compared(section, field, before, after, base, now))
             changes.append(
                 Change(
                     section=section,
@@ -33,13 +43,30 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
                     after=after,
                     risk=rule.risk if rule else None,
                     rule=rule.text() if rule else NO_RULE,
+                    replay=rule.replay if rule and rule.replay != advice.NOTHING else None,
+                    sources=(rule.urls or None) if rule else None,
                 )
             )
     return changes
 
 
+def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
+    """`section.field` of what one of the two does not tell, so that nothing is known of a change."""
+    vary = fields_vary(base, now)
+    return [
+        f"{section}.{field}"
+        for section, field in _fields(base, now)
+        if _is_untold(base.get(section, field), now.get(section, field), vary)
+    ]
+
+
 def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
-    """Readings of equal value whose source differs, in words: weaker or stronger evidence, not drift."""
+    """Readings of equal value whose source differs, in words: weaker or stronger evidence, not drift.
+
+    That another kind of fingerprint has other sources goes without saying.
+    """
+    if fields_vary(base, now):
+        return []
     return [
         f"{section}.{field}: {before.source} → {after.source}"
         for section, field in _fields(base, now)
@@ -50,23 +77,54 @@ def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
     ]
 
 
-def compare(base: Fingerprint, now: Fingerprint) -> Drift:
-    """`drift` and `source_changes` as one document."""
+def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> Drift:
+    """`drift` and `source_changes` as one document.
+
+    Args:
+        base: The earlier or trusted one.
+        now: The one that may have changed.
+        ignore: Patterns of `section.field` with shell wildcards; changes that fit one are listed apart.
+    """
+    patterns = tuple(ignore)
+    changes = drift(base, now)
+    ignored = [change for change in changes if any(fnmatchcase(change.name, each) for each in patterns)]
+    untold = not_compared(base, now)
     return Drift(
         base_root_digest=base.root_digest,
         now_root_digest=now.root_digest,
-        changes=drift(base, now),
+        changes=[change for change in changes if change not in ignored],
         source_changes=source_changes(base, now),
+        ignored=ignored or None,
+        compared=len(_fields(base, now)) - len(untold),
+        not_compared=untold or None,
     )
 
 
-def describe(change: Change) -> tuple[str, str]:
-    """Before and after for people: digests shortened, and of two tables only the entries that differ."""
-    if change.before is not None and change.after is not None:
-        before, after = change.before.value, change.after.value
-        if isinstance(before, dict) and isinstance(after, dict):
-            return _short(_only_differing(before, after)), _short(_only_differing(after, before))
-    return _in_words(change.before), _in_words(change.after)
+def group_of(change: Change) -> str:
+    """The entry of `GROUPS` that a change belongs to."""
+    return "no rule" if not change.has_rule else change.risk or "none"
+
+
+def by_risk(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
+    """Changes by group, gravest first, empty groups left out. Within a group their order stays."""
+    listed = list(changes)
+    groups = [(group, [change for change in listed if group_of(change) == group]) for group in GROUPS]
+    return [(group, members) for group, members in groups if members]
+
+
+def failing(changes: Iterable[Change], level: Level | None = None) -> list[Change]:
+    """The changes that break a check.
+
+    Args:
+        changes: Of a drift.
+        level: The check fails where the promise of this level, or of a weaker one, is in doubt: for `token`
+            those that put token or semantic at risk. A change without a rule always counts, because nobody
+            knows what it puts in doubt. None: every change counts.
+    """
+    if level is None:
+        return list(changes)
+    grave = {*LEVELS[LEVELS.index(level) :], "no rule"}
+    return [change for change in changes if group_of(change) in grave]
 
 
 def _fields(base: Fingerprint, now: Fingerprint) -> list[tuple[str, str]]:
@@ -92,8 +150,35 @@ def _says_the_same(before: Fact | None, after: Fact | None) -> bool:
     return readings[0] == readings[1]
 
 
+def _is_untold(before: Fact | None, after: Fact | None, fields_vary: bool) -> bool:
+    """Whether one side does not tell. That both do not, for the same reason, is as good as a reading."""
+    if before is None or after is None:
+        return fields_vary
+    return (is_untold(before) or is_untold(after)) and not _says_the_same(before, after)
+
+
+def _common(before: Fact | None, after: Fact | None) -> tuple[Fact | None, Fact | None]:
+    """Of two tables, one of them from pasted text, the entries that both have."""
+    if before is None or after is None:
+        return before, after
+    one, other = before.value, after.value
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return before, after
+    names = one.keys() & other.keys()
+    return (
+        before.model_copy(update={"value": {name: one[name] for name in names}}),
+        after.model_copy(update={"value": {name: other[name] for name in names}}),
+    )
+
+
+def narrowed(before: Any, after: Any) -> tuple[Any, Any]:
+    """Of two tables only the entries that differ, `absent` for those that one lacks; other values as is."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return _only_differing(before, after), _only_differing(after, before)
+    return before, after
+
+
 def _only_differing(side: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The entries of `side` that `other` has differently, and `absent` for those that `side` lacks."""
     kept: dict[str, Any] = {}
     for name in sorted({*side, *other}):
         mine, theirs = side.get(name, "absent"), other.get(name, "absent")
@@ -102,32 +187,3 @@ def _only_differing(side: dict[str, Any], other: dict[str, Any]) -> dict[str, An
         if canonical_json(mine) != canonical_json(theirs):
             kept[name] = mine
     return kept
-
-
-def _in_words(reading: Fact | None) -> str:
-    if reading is None:
-        return "not in this fingerprint"
-    return _visible(reading.text()) if reading.unavailable is not None else _short(reading.value)
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(
-            f"{_visible(name)}: ({_short(item)})"
-            if isinstance(item, dict)
-            else f"{_visible(name)}={_short(item)}"
-            for name, item in value.items()
-        )
-    if isinstance(value, list):
-        return ", ".join(_short(item) for item in value)
-    text = _visible(str(value))
-    is_digest = len(text) >= 40 and all(character in "0123456789abcdef" for character in text)
-    return f"{text[:_SHOWN_DIGITS]}…" if is_digest else text
-
-
-def _visible(text: str) -> str:
-    """A fingerprint may come from anywhere: control characters must not reach a terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import sys
 from urllib.parse import urlsplit, urlunsplit
 
 from ..schemas.fingerprint import Fact, fact, unavailable
@@ -12,21 +13,25 @@ from ..schemas.fingerprint import Fact, fact, unavailable
 SOURCE = "importlib.metadata"
 
 
-def version(name: str) -> Fact:
-    """The installed version of one distribution."""
-    built = build(name)
+def version(name: str, folders: list[str] | None = None) -> Fact:
+    """The installed version of one distribution; `folders` as in `build`."""
+    built = build(name, folders)
     return fact(built.value["version"], SOURCE) if built.unavailable is None else built
 
 
-def build(name: str) -> Fact:
+def build(name: str, folders: list[str] | None = None) -> Fact:
     """Version, origin and content of one distribution: tells two builds of one version apart.
+
+    Args:
+        name: Of the distribution.
+        folders: The `site-packages` of another environment, first one first; None for this process.
 
     The value has `version`, `record_sha256` (over the names and hashes of the installed files; absent
     where the installer left no hashes) and, for a package not from an index, `direct_url`.
     """
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
+    path = sys.path if folders is None else folders
+    distribution = next(iter(importlib.metadata.distributions(name=name, path=path)), None)
+    if distribution is None:
         return unavailable("not installed", SOURCE)
     if not distribution.version:  # an installation that was broken off
         return unavailable("its metadata names no version", SOURCE)

@@ -8,6 +8,8 @@ from .base import Document, Record
 from .claim import Level
 from .fingerprint import Fact
 
+NO_RULE = "no rule, replay to know"
+
 
 class Change(Record):
     """A field that reads differently in two fingerprints."""
@@ -19,9 +21,24 @@ class Change(Record):
     after: Fact | None = None
     """None: the field is not in the present fingerprint."""
     risk: Level | None = None
-    """The strongest level that this change puts in doubt; None where no rule is known."""
-    rule: str = "no rule, replay to know"
+    """The weakest promise that this change puts in doubt, with every stronger one: bitwise, then numeric,
+    token, semantic. None where the rule sees none at risk, or where there is no rule."""
+    rule: str = NO_RULE
     """Why, with its source."""
+    replay: str | None = None
+    """What to replay to know."""
+    sources: list[str] | None = None
+    """Where the documents of the rule are."""
+
+    @property
+    def name(self) -> str:
+        """`section.field`."""
+        return f"{self.section}.{self.field}"
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether a rule says what is at risk. Without one nobody knows: never read it as harmless."""
+        return self.rule != NO_RULE
 
 
 class Drift(Document):
@@ -35,3 +52,10 @@ class Drift(Document):
     """The thirteen flat keys first."""
     source_changes: list[str] = []
     """Readings of equal value whose source differs: other evidence, not drift."""
+    ignored: list[Change] | None = None
+    """Changes that the user asked to leave out of the result."""
+    compared: int | None = None
+    """Fields that both sides could tell."""
+    not_compared: list[str] | None = None
+    """`section.field` of what a partial fingerprint (pasted text, a server) does not tell, so that nothing
+    is known of it."""

@@ -1,7 +1,8 @@
-"""The processor: model, instruction sets, usable cores, and the BLAS and OpenMP libraries of this process."""
+"""The processor: model, instruction sets, usable cores, and the BLAS and OpenMP libraries of a process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from .. import proc
+from ..partial import UNTOLD
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -19,6 +22,8 @@ NUMERIC_ISA = frozenset(
     | {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"}
 )
 """The CPU flags by which numeric libraries choose kernels; the rest of the list is noise here."""
+UNTOLD_FROM_OUTSIDE = f"{UNTOLD}process"
+FROM_INSIDE = "only the process itself can tell: run rip inside it, or read the trace of a replay"
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -32,11 +37,36 @@ def probe(context: Context) -> dict[str, Section]:
         "signature": no_cpuinfo if info is None else _signature(info),
         "isa_available": no_cpuinfo if info is None else _isa(info),
         "logical_cpus": fact(os.cpu_count() or 1, "os.cpu_count"),
-        "usable_cpus": _usable_cpus(),
-        "cgroup_quota": _cgroup_quota(),
-        **_thread_pools(),
+        **(_of_this_process() if context.pid is None else _of_process(context.pid, context.root)),
     }
     return {"cpu": Section(facts=facts)}
+
+
+def _of_this_process() -> dict[str, Fact]:
+    return {"usable_cpus": _usable_cpus(), "cgroup_quota": _cgroup_quota(), **_thread_pools()}
+
+
+def _of_process(pid: int, root: Path) -> dict[str, Fact]:
+    """What the kernel tells of another process; its thread pools are asked from inside only."""
+    inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
+    try:
+        usable = fact(proc.cpu_count(pid), "/proc/PID/status")
+        quota = _quota_of(pid, root)
+    except proc.Unread as reason:
+        usable = quota = unavailable(str(reason), "/proc/PID")
+    return {"usable_cpus": usable, "cgroup_quota": quota, "blas": inside, "openmp": inside}
+
+
+def _quota_of(pid: int, root: Path) -> Fact:
+    """Of its control group as this machine names it, else as its container does."""
+    groups = proc.read(pid, "cgroup").decode("utf-8", "replace").splitlines()
+    unified = next((line[len("0::") :] for line in groups if line.startswith("0::/")), "/")
+    places = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
+    for base, path in places:
+        with contextlib.suppress(proc.Unread, ValueError):
+            quota, period = proc.read_inside(base, path, 100).decode("ascii").split()
+            return _as_cores(quota, period)
+    return unavailable(f"there is no {_CGROUP_QUOTA}", "cgroup")
 
 
 def _cpuinfo() -> dict[str, str] | None:
@@ -85,6 +115,10 @@ def _cgroup_quota() -> Fact:
         quota, period = _CGROUP_QUOTA.read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return unavailable(f"there is no {_CGROUP_QUOTA}", "cgroup")
+    return _as_cores(quota, period)
+
+
+def _as_cores(quota: str, period: str) -> Fact:
     return unavailable("no limit", "cgroup") if quota == "max" else fact(int(quota) / int(period), "cgroup")
 
 

@@ -1,9 +1,8 @@
-"""The engine of this environment, and the sections that only a running engine or a GPU driver can fill."""
+"""The engine of this environment, and the sections that only a running engine can fill."""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
@@ -16,11 +15,10 @@ SAMPLING_CONTRACT = "rip.sampling/1"
 """Names the meaning of the envelope's `sampling` fields and the sampler that carries them out; it changes
 when the same fields and seed would choose other tokens from the same logits."""
 NO_RUN = "no engine has run in this process; a replay states it"
-_NVIDIA = Path("/proc/driver/nvidia")
 
 
 def probe(context: Context) -> dict[str, Section]:
-    """Sections `engine`, `parallelism`, `cache`, `replica`, `gpus`, `driver` and part of `sampling`.
+    """Sections `engine`, `parallelism`, `cache`, `replica` and part of `sampling`.
 
     `rip replay` runs the engine and passes what it resolved and observed to `collect` as overrides.
     """
@@ -33,11 +31,6 @@ def probe(context: Context) -> dict[str, Section]:
         "attention_backend": unavailable(NO_RUN, "rip"),
         "dtype": unavailable(NO_RUN, "rip"),
     }
-    gpu = (
-        unavailable("a driver is present, but this version of rip does not read it", str(_NVIDIA))
-        if _NVIDIA.exists()
-        else unavailable(f"no NVIDIA driver found at {_NVIDIA}", str(_NVIDIA))
-    )
     return {
         "engine": Section(facts=engine),
         "parallelism": Section(facts={"tensor_parallel_size": unavailable(NO_RUN, "rip")}),
@@ -46,7 +39,5 @@ def probe(context: Context) -> dict[str, Section]:
             facts={"id": unavailable("no served replica was asked", "rip")},
             volatile={"hostname": fact(socket.gethostname() or "unknown", "gethostname")},
         ),
-        "gpus": Section(facts={"name_and_compute_capability": gpu}),
-        "driver": Section(facts={"version": gpu}),
         "sampling": Section(facts={"contract_version": fact(SAMPLING_CONTRACT, "rip")}),
     }

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from .. import proc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,38 +113,45 @@ BATCH_INVARIANCE_VARIABLES = (
 """The switches with which an engine promises results that do not depend on the batch."""
 
 _SOURCE = "environment"
+LAUNCH_SOURCE = "/proc/PID/environ (as launched)"
+"""An engine may set variables later: those of its own process are not seen from outside."""
+_MAX_RELEASE_BYTES = 65536
+_MAX_LIBC_BYTES = 16 * 1024 * 1024
+_GLIBC = re.compile(rb"GNU C Library [^\n]{0,100}version (\d+\.\d+)")
 
 
 def probe_variables(context: Context) -> dict[str, Section]:
     """Every variable of `VARIABLES`, and the batch-invariance switch in one field."""
     names = [name for family in VARIABLES.values() for name in family]
-    facts = {name: _variable(name, context.environ) for name in names}
+    source = _SOURCE if context.pid is None else LAUNCH_SOURCE
+    if context.environ_unread is not None:
+        unread = unavailable(context.environ_unread, source)
+        return {"determinism": Section(facts=dict.fromkeys([*names, "batch_invariance"], unread))}
+    facts = {name: _variable(name, context.environ, source) for name in names}
     switched = [name for name in BATCH_INVARIANCE_VARIABLES if name in context.environ]
     facts["batch_invariance"] = (
-        fact(" ".join(f"{name}={facts[name].value}" for name in switched), _SOURCE)
+        fact(" ".join(f"{name}={facts[name].value}" for name in switched), source)
         if switched
-        else unavailable(f"none of {', '.join(BATCH_INVARIANCE_VARIABLES)} is set", _SOURCE)
+        else unavailable(f"none of {', '.join(BATCH_INVARIANCE_VARIABLES)} is set", source)
     )
     return {"determinism": Section(facts=facts)}
 
 
-def _variable(name: str, environ: Mapping[str, str]) -> Fact:
+def _variable(name: str, environ: Mapping[str, str], source: str) -> Fact:
     if name not in environ:
-        return unavailable("not set", _SOURCE)
+        return unavailable("not set", source)
     # Bytes that are no UTF-8 arrive as lone surrogates, which no JSON can carry.
-    return fact(environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), _SOURCE)
+    return fact(environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), source)
 
 
 def probe_os(context: Context) -> dict[str, Section]:
-    """Kernel, distribution, C library, container; load and free memory as volatile readings."""
+    """Kernel, distribution, C library; load and free memory as volatile readings."""
     facts = {
         "system": fact(platform.system() or "unknown", "uname"),
         "kernel": fact(platform.release() or "unknown", "uname"),
         "machine": fact(platform.machine() or "unknown", "uname"),
-        "distribution": _distribution(),
-        "libc": _libc(),
-        "container": _container(),
-        "image_digest": unavailable("a process cannot read the digest of its own image", "container runtime"),
+        "distribution": _distribution(context),
+        "libc": _libc() if context.pid is None else _mapped_libc(context.root, context.pid),
     }
     volatile = {}
     if hasattr(os, "getloadavg"):
@@ -152,12 +161,28 @@ def probe_os(context: Context) -> dict[str, Section]:
     return {"os": Section(facts=facts, volatile=volatile)}
 
 
-def _distribution() -> Fact:
+def _distribution(context: Context) -> Fact:
+    if context.pid is not None:
+        return _distribution_inside(context.root)
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         return unavailable("there is no os-release file", "os-release")
     return fact(release.get("PRETTY_NAME") or release["NAME"], "os-release")
+
+
+def _distribution_inside(root: Path) -> Fact:
+    """Of the container that a process sees, which need not be that of rip."""
+    reason = "there is no os-release file"
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        try:
+            text = proc.read_inside(root, path, _MAX_RELEASE_BYTES).decode("utf-8", "replace")
+        except proc.Unread as unread:
+            reason = str(unread)
+            continue
+        if name := re.search(r"^PRETTY_NAME=[\"']?([^\"'\n]+)", text, re.MULTILINE):
+            return fact(name[1], "os-release")
+    return unavailable(reason, "os-release")
 
 
 def _libc() -> Fact:
@@ -168,14 +193,18 @@ def _libc() -> Fact:
     return fact(version, "confstr") if version else unavailable("not the GNU C library", "confstr")
 
 
-def _container() -> Fact:
-    marks = {"docker": Path("/.dockerenv"), "podman": Path("/run/.containerenv")}
-    for name, mark in marks.items():
-        if mark.exists():
-            return fact(name, str(mark))
-    return unavailable(
-        "no mark of docker or podman was found", ", ".join(str(mark) for mark in marks.values())
-    )
+def _mapped_libc(root: Path, pid: int) -> Fact:
+    """The C library that another process runs on, from the file that it has mapped."""
+    source = "proc-maps"
+    try:
+        paths = proc.mapped_files(pid)
+        found = [path for path in paths if re.search(r"/libc(?:\.so\.6|-[\d.]+\.so)$", path)]
+        content = proc.read_inside(root, found[0], _MAX_LIBC_BYTES) if found else b""
+    except proc.Unread as reason:
+        return unavailable(str(reason), source)
+    if version := _GLIBC.search(content):
+        return fact(f"glibc {version[1].decode()}", source)
+    return unavailable("not the GNU C library", source)
 
 
 def _available_memory() -> int | None:

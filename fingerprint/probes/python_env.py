@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from ...schemas.fingerprint import Section, fact
 from .. import packages
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ def probe(context: Context) -> dict[str, Section]:
         **{name: packages.build(name) for name in FRAMEWORK_PACKAGES},
     }
     kernels = {name: packages.build(name) for name in KERNEL_PACKAGES}
-    kernels["autotune_caches"] = unavailable("this version of rip does not read autotune caches", "rip")
     process = Section(
         facts={"observed": fact("the process of rip itself", "rip")},
         volatile={
@@ -75,22 +73,3 @@ def probe(context: Context) -> dict[str, Section]:
         },
     )
     return {"frameworks": Section(facts=frameworks), "kernels": Section(facts=kernels), "process": process}
-
-
-def probe_nvidia_packages(context: Context) -> dict[str, Section]:
-    """The `nvidia-*` packages that are installed. Installed is not loaded: no claim about the latter."""
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        # The folder's name says name and version, without parsing hundreds of metadata files.
-        for path in Path(folder).glob("nvidia_*.dist-info"):
-            name, _, release = path.name.removesuffix(".dist-info").partition("-")
-            found.setdefault(name.replace("_", "-"), release)
-    return {"libraries": Section(facts={"installed_packages": _installed(found)})}
-
-
-def _installed(found: dict[str, str]) -> Fact:
-    return (
-        fact(found, packages.SOURCE)
-        if found
-        else unavailable("no nvidia-* package is installed", packages.SOURCE)
-    )

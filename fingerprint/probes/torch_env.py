@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..context import Context
 
 NOT_LOADED = "torch is not loaded in this process"
-_VERSION_FILE = "torch/version.py"
+VERSION_FILE = "torch/version.py"
 _VERSION_LINE = re.compile(
     r"^(git_version|cuda|hip)\b[^=\n]*=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|None)\s*$", re.MULTILINE
 )
@@ -37,7 +37,7 @@ def _sdp_kernels(torch: Any) -> dict[str, bool]:
     }
 
 
-_FLAGS: dict[str, Callable[[Any], Any]] = {
+FLAGS: dict[str, Callable[[Any], Any]] = {
     "torch.default_dtype": lambda torch: str(torch.get_default_dtype()).removeprefix("torch."),
     "torch.float32_matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
     "torch.deterministic_algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
@@ -64,7 +64,7 @@ _FLAGS: dict[str, Callable[[Any], Any]] = {
     "torch.mkldnn.version": lambda torch: _build_setting(torch, r"MKL-DNN (v\S+)"),
     "torch.compiler": lambda torch: _build_setting(torch, r"(?:-\s+)((?:GCC|clang|MSVC)\s\S+)"),
 }
-_CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
+CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
     "isa_in_use": lambda torch: torch.backends.cpu.get_cpu_capability(),
     "torch_threads": lambda torch: torch.get_num_threads(),
     "torch_interop_threads": lambda torch: torch.get_num_interop_threads(),
@@ -74,13 +74,12 @@ _CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
 def probe(context: Context) -> dict[str, Section]:
     """Torch's part of the sections `frameworks`, `cpu` and `libraries`."""
     build = _build_of_loaded() if torch_loaded() else _build_on_disk()
-    frameworks = {**build, "torch.build": packages.build("torch"), **_flags(_FLAGS)}
+    frameworks = {**build, "torch.build": packages.build("torch"), **_flags(FLAGS)}
     cuda = frameworks.pop("cuda")
-    libraries = {"cuda": cuda, **{name: _library(cuda) for name in ("cublas", "cublaslt", "cudnn", "nccl")}}
     return {
         "frameworks": Section(facts=frameworks),
-        "cpu": Section(facts=_flags(_CPU_FLAGS)),
-        "libraries": Section(facts=libraries),
+        "cpu": Section(facts=_flags(CPU_FLAGS)),
+        "libraries": Section(facts={"cuda": cuda}),
     }
 
 
@@ -119,13 +118,18 @@ def _build_on_disk() -> dict[str, Fact]:
         absent = unavailable("torch is not installed", packages.SOURCE)
         return {"torch": absent, "torch.git_version": absent, "torch.hip": absent, "cuda": absent}
     try:
-        text = str(importlib.metadata.distribution("torch").locate_file(_VERSION_FILE))
+        text = str(importlib.metadata.distribution("torch").locate_file(VERSION_FILE))
         with open(text, encoding="utf-8") as file:
-            found = {match[1]: match[2] or match[3] for match in _VERSION_LINE.finditer(file.read())}
+            return {"torch": installed, **versions_in(file.read())}
     except OSError:
-        unread = unavailable(f"{_VERSION_FILE} could not be read", _VERSION_FILE)
+        unread = unavailable(f"{VERSION_FILE} could not be read", VERSION_FILE)
         return {"torch": installed, "torch.git_version": unread, "torch.hip": unread, "cuda": unread}
-    return {"torch": installed, **_named_versions(found, _VERSION_FILE)}
+
+
+def versions_in(text: str) -> dict[str, Fact]:
+    """`torch.git_version`, `torch.hip` and `cuda` as a torch/version.py names them."""
+    found = {match[1]: match[2] or match[3] for match in _VERSION_LINE.finditer(text)}
+    return _named_versions(found, VERSION_FILE)
 
 
 def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact]:
@@ -137,10 +141,3 @@ def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact
         else unavailable(reason, source)
         for name, reason in words.items()
     }
-
-
-def _library(cuda: Fact) -> Fact:
-    """A CUDA library's version comes from the loaded library only, never from a package's name."""
-    if cuda.unavailable is not None:
-        return unavailable(cuda.unavailable, cuda.source)
-    return unavailable("this version of rip does not ask the loaded CUDA libraries", "rip")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fakes import servers
+from fakes.processes import SLEEP, starting
 from rip.schemas.fingerprint import FLAT_KEYS, Fingerprint
 
 
@@ -124,7 +128,7 @@ def test_drift_compares_two_files(rip: Rip, tmp_path: Path, monkeypatch: pytest.
     assert table.code == 1
     assert "determinism.NCCL_ALGO" in table.out
     assert "[red]Ring" in table.out
-    assert "1 change." in table.out
+    assert "1 change (bitwise 1)." in table.out
     document = json.loads(rip("drift", base, now, "--json").out)
     assert document["schema"] == "rip.drift/1"
     change = document["changes"][0]
@@ -180,3 +184,71 @@ def test_a_model_that_cannot_be_used_is_an_error_and_leaves_no_file(
         assert message in done.err
         assert "fix: " in done.err
     assert not target.exists()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process that sleeps while a test looks at it."""
+    with starting() as begin:
+        process = begin(sys.executable, "-c", SLEEP, environ={"OMP_NUM_THREADS": "3"})
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+
+
+def test_a_running_process_is_read_by_its_pid(rip: Rip, sleeper: int, tmp_path: Path) -> None:
+    done = rip("fingerprint", "--pid", str(sleeper))
+    assert (done.code, done.err) == (0, "")
+    found = Fingerprint.from_json(done.out, "it")
+    assert found.sections["process"].volatile["pid"].value == sleeper
+    reading = found.get("determinism", "OMP_NUM_THREADS")
+    assert reading is not None
+    assert reading.value == "3"
+    base = tmp_path / "base.json"
+    base.write_text(done.out)
+    assert "no change" in rip("fingerprint", "--pid", str(sleeper), "--against", base).err
+
+
+def test_a_server_is_asked_by_its_address(rip: Rip, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("THE_KEY", servers.API_KEY)
+    base = tmp_path / "base.json"
+    with servers.serve(servers.SGLANG) as served:
+        done = rip("fingerprint", "--url", f"{served.url}/v1", "--api-key-env", "THE_KEY", "-o", base)
+    assert done.code == 0
+    assert servers.API_KEY not in base.read_text()
+    assert set(served.keys) == {f"Bearer {servers.API_KEY}"}
+    info = {**servers.SGLANG["GET /server_info"], "disable_radix_cache": False, "port": 31000}
+    with servers.serve({**servers.SGLANG, "GET /server_info": info}) as other:
+        changed = rip("fingerprint", "--url", other.url, "--against", base)
+    assert changed.code == 1
+    assert "cache.prefix_cache" in changed.err
+    assert "31000" not in changed.err
+
+
+def test_a_server_that_does_not_answer_is_exit_2(rip: Rip) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    done = rip("fingerprint", "--url", url)
+    assert (done.code, done.out) == (2, "")
+    assert "Connection refused" in done.err
+    assert "fix: start the server" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--pid", "4194305"), "there is no process 4194305"),
+        (("--pid", "x"), "valid integer"),
+        (("--pid", "1", "--url", "http://h"), "name two things"),
+        (("--url", "localhost:8000"), "not an http or https URL"),
+        (("--url", "http://u:secret@h"), "holds a user name or password"),
+        (("--api-key-env", "X"), "no server that needs a key"),
+        (("--url", "http://h", "--api-key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE is not set"),
+        (("--read", "a.json", "--pid", "1"), "leave out one"),
+    ],
+)
+def test_options_that_cannot_be_used(rip: Rip, options: tuple[str, ...], message: str) -> None:
+    done = rip("fingerprint", *options)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert "secret" not in done.err

@@ -1,4 +1,4 @@
-"""What counts as a change between two fingerprints, in which order, and with which rule."""
+"""What counts as a change between two fingerprints, in which order, and what of it fails a check."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.drift import compare, describe, drift, source_changes
-from rip.fingerprint.rules import NO_RULE, RULES
+from rip.fingerprint.change_words import before_and_after
+from rip.fingerprint.drift import GROUPS, by_risk, compare, drift, failing, source_changes
+from rip.fingerprint.drift_report import headline, replays_of, to_html, to_markdown
+from rip.schemas.change import NO_RULE, Change, Drift
+from rip.schemas.claim import LEVELS, Level
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint, Section, fact, unavailable
 
 
@@ -24,6 +27,12 @@ def one(
         document(**{section: {} if reading is None else {field: reading}}) for reading in (before, after)
     ]
     return sides[0], sides[1]
+
+
+def changes_of_every_risk() -> list[Change]:
+    rules: list[tuple[Level | None, str]] = [*((level, "why (who)") for level in LEVELS), (None, "why (who)")]
+    made = [Change(section="cpu", field=str(risk), risk=risk, rule=rule) for risk, rule in rules]
+    return [*made, Change(section="cpu", field="unruled")]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +75,17 @@ def test_another_source_is_a_note_and_no_change() -> None:
     assert base.root_digest != now.root_digest
 
 
+def test_what_another_strength_of_hashing_leaves_out_is_not_compared() -> None:
+    left_out = unavailable("all bytes were not read", "strength:claimed")
+    base, now = one(fact("ab" * 32, "tensor-blake3:verified"), left_out, "model", "tensors_root")
+    found = compare(base, now)
+    assert (found.changes, found.not_compared) == ([], ["model.tensors_root"])
+    gone, now = one(
+        fact("ab" * 32, "s"), unavailable("no model was given", "argument"), "model", "tensors_root"
+    )
+    assert len(compare(gone, now).changes) == 1, "other reasons are changes"
+
+
 def test_volatile_readings_are_not_compared() -> None:
     sides = [
         Fingerprint.build("0", "now", {"process": Section(volatile={"pid": fact(pid, "getpid")})})
@@ -84,20 +104,49 @@ def test_flat_keys_come_first_then_sections_in_their_order() -> None:
     assert found == fields
 
 
-def test_a_rule_names_level_reason_and_source() -> None:
-    change = drift(*one(fact("12.8", "s"), fact("12.9", "s"), "libraries", "cublas"))[0]
+def test_a_change_says_level_reason_source_and_what_to_replay() -> None:
+    change = drift(*one(fact("12.8", "s"), fact("13.0", "s"), "libraries", "cublas"))[0]
     assert change.risk == "bitwise"
     assert change.rule.endswith("(cuBLAS, Results reproducibility)")
-    unknown = drift(*one(fact(1, "s"), fact(2, "s"), "process", "observed"))[0]
-    assert (unknown.risk, unknown.rule) == (None, NO_RULE)
+    assert change.sources == ["https://docs.nvidia.com/cuda/cublas/#results-reproducibility"]
+    assert "rip replay" in str(change.replay)
 
 
-def test_no_rule_is_hidden_behind_a_more_general_one() -> None:
-    from fnmatch import fnmatchcase
+def test_a_field_without_a_rule_says_so() -> None:
+    change = drift(*one(fact(1, "s"), fact(2, "s"), "zoo", "animals"))[0]
+    assert (change.risk, change.rule, change.has_rule) == (None, NO_RULE, False)
 
-    for place, rule in enumerate(RULES):
-        general = [earlier.pattern for earlier in RULES[:place] if fnmatchcase(rule.pattern, earlier.pattern)]
-        assert general == [], rule.pattern
+
+def test_groups_go_from_the_gravest_to_none_and_keep_the_order_within() -> None:
+    changes = changes_of_every_risk()
+    grouped = by_risk([*changes, *changes])
+    assert [group for group, _ in grouped] == list(GROUPS)
+    assert all(len(members) == 2 for _, members in grouped)
+
+
+@pytest.mark.parametrize(
+    ("level", "counted"),
+    [
+        (None, {"bitwise", "numeric", "token", "semantic", "None", "unruled"}),
+        ("bitwise", {"bitwise", "numeric", "token", "semantic", "unruled"}),
+        ("numeric", {"numeric", "token", "semantic", "unruled"}),
+        ("token", {"token", "semantic", "unruled"}),
+        ("semantic", {"semantic", "unruled"}),
+    ],
+)
+def test_a_check_fails_on_this_level_and_weaker_promises_and_on_the_unknown(
+    level: Level | None, counted: set[str]
+) -> None:
+    assert {change.field for change in failing(changes_of_every_risk(), level)} == counted
+
+
+def test_ignored_changes_are_listed_apart() -> None:
+    base = document(cpu={"model": fact("a", "s"), "blas": fact("a", "s")}, os={"kernel": fact("6.1", "s")})
+    now = document(cpu={"model": fact("b", "s"), "blas": fact("b", "s")}, os={"kernel": fact("6.2", "s")})
+    found = compare(base, now, ["cpu.b*", "os.*", "gpus.*"])
+    assert [change.name for change in found.changes] == ["cpu.model"]
+    assert [change.name for change in found.ignored] == ["cpu.blas", "os.kernel"]
+    assert found.compared == 3
 
 
 def test_of_two_tables_only_the_differing_entries_are_shown() -> None:
@@ -105,15 +154,118 @@ def test_of_two_tables_only_the_differing_entries_are_shown() -> None:
     before = fact({"same": 1, "w.safetensors": {"sha256": digest, "size": 3}}, "s")
     after = fact({"same": 1, "w.safetensors": {"sha256": "cd" * 32, "size": 3}, "more": 1}, "s")
     change = drift(*one(before, after))[0]
-    assert describe(change) == (
+    assert before_and_after(change) == (
         "more=absent, w.safetensors: (sha256=abababababab…)",
         "more=1, w.safetensors: (sha256=cdcdcdcdcdcd…)",
     )
 
 
+def test_of_many_tensors_the_first_are_named_and_the_others_counted() -> None:
+    before = {f"layers.{index}.weight": "ab" * 32 for index in range(30)}
+    after = {**before, **{f"layers.{index}.weight": "cd" * 32 for index in range(10, 20)}}
+    change = drift(*one(fact(before, "s"), fact(after, "s"), "model", "tensors"))[0]
+    shown = before_and_after(change)[1]
+    assert shown.startswith("layers.10.weight=cdcdcdcdcdcd…, layers.11.weight=")
+    assert "layers.16" not in shown
+    assert shown.endswith("; 10 of 30 entries differ")
+
+
+def test_of_two_lists_only_what_one_has_more_is_shown() -> None:
+    change = drift(*one(fact(["avx", "avx2", "fma"], "s"), fact(["avx", "avx2", "amx_bf16"], "s")))[0]
+    assert before_and_after(change) == ("2 in common and fma", "2 in common and amx_bf16")
+    order = drift(*one(fact(["a", "b"], "s"), fact(["b", "a"], "s")))[0]
+    assert before_and_after(order) == ("a, b", "b, a")
+
+
+def test_an_empty_value_can_be_seen() -> None:
+    change = drift(*one(fact([], "s"), fact(["two copies at once"], "s"), "libraries", "warnings"))[0]
+    assert before_and_after(change) == ("[]", "two copies at once")
+    assert before_and_after(drift(*one(fact("", "s"), fact({}, "s")))[0]) == ("''", "{}")
+
+
+def test_a_long_value_is_cut_for_people_and_kept_in_the_document() -> None:
+    base, now = one(fact("x" * 5000, "s"), fact("y" * 5000, "s"))
+    found = compare(base, now)
+    assert before_and_after(found.changes[0])[0] == "x" * 200 + "… (5000 characters)"
+    assert "y" * 5000 in found.to_json()
+
+
 def test_control_characters_of_a_foreign_document_stay_visible() -> None:
     change = drift(*one(fact("a\x1b[2Jb", "s"), unavailable("x\x07", "s")))[0]
-    assert describe(change) == ("a\\x1b[2Jb", "unavailable: x\\x07")
+    assert before_and_after(change) == ("a\\x1b[2Jb", "unavailable: x\\x07")
+
+
+def test_advice_is_given_once_with_the_fields_that_ask_for_it() -> None:
+    base = document(cpu={"torch_threads": fact(1, "s"), "openmp": fact("a", "s"), "model": fact("a", "s")})
+    now = document(cpu={"torch_threads": fact(2, "s"), "openmp": fact("b", "s"), "model": fact("b", "s")})
+    advised = replays_of(drift(base, now))
+    assert [fields for _, fields in advised] == [["cpu.model"], ["cpu.openmp", "cpu.torch_threads"]]
+    assert "--set threads=" in advised[1][0]
+
+
+HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b) *c*\n# d"
+
+
+def hostile_drift() -> tuple[Drift, Fingerprint, Fingerprint]:
+    base = document(zoo={HOSTILE: fact(HOSTILE, HOSTILE)}, engine={"version": fact(HOSTILE, "s")})
+    now = document(zoo={HOSTILE: unavailable(HOSTILE, "s")}, engine={"version": fact("1", "s")})
+    return compare(base, now), base, now
+
+
+def test_markdown_shows_hostile_text_as_text() -> None:
+    found, base, now = hostile_drift()
+    made = to_markdown(found, base, now, (HOSTILE, "now.json"))
+    rows = [line for line in made.splitlines() if "zoo" in line and line.startswith("|")]
+    assert len(rows) == 1, "a line break in a value does not end its row"
+    assert rows[0].replace("\\|", "").count("|") == 5, "four cells"
+    for markup in ("<script", "`x`", "[a](javascript", "*c*"):
+        assert markup not in made.replace("\\" + markup[0], "")
+
+
+def test_html_shows_hostile_text_as_text_and_loads_nothing() -> None:
+    found, base, now = hostile_drift()
+    made = to_html(found, base, now, (HOSTILE, "now.json"))
+    assert "<script" not in made
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in made
+    assert "default-src 'none'" in made
+    assert "src=" not in made
+    assert 'href="javascript' not in made
+    for key in FLAT_KEYS:
+        assert f"<th>{key}</th>" in made
+
+
+def test_of_the_thirteen_keys_only_changes_are_marked() -> None:
+    base = document(
+        frameworks={"torch": fact("2.12", "s")},
+        engine={"version": fact("1", "s")},
+        model={"sha256": unavailable("not read", "strength:sampled")},
+    )
+    now = document(
+        frameworks={"torch": fact("2.13", "s")},
+        engine={"version": fact("1", "s")},
+        model={"sha256": fact("ab" * 32, "s")},
+    )
+    found = compare(base, now)
+    made = to_html(found, base, now, ("a", "b"))
+    for key, kind in (("torch_version", "changed"), ("engine_version", "equal"), ("model_sha256", "untold")):
+        assert f'<tr class="{kind}"><th>{key}</th>' in made
+    assert "among them model_sha256" in to_markdown(found, base, now, ("a", "b")).replace("\\", "")
+
+
+def test_a_foreign_address_becomes_no_link() -> None:
+    change = Change(
+        section="cpu", field="model", rule="why (who)", sources=["javascript:alert(1)", 'https://a"b']
+    )
+    found = Drift(base_root_digest="", now_root_digest="", changes=[change])
+    base, now = one(fact(1, "s"), fact(2, "s"))
+    for made in (to_markdown(found, base, now, ("a", "b")), to_html(found, base, now, ("a", "b"))):
+        assert "javascript:" not in made
+        assert 'https://a"b' not in made
+
+
+def test_the_headline_counts_by_risk() -> None:
+    found = Drift(base_root_digest="", now_root_digest="", changes=changes_of_every_risk())
+    assert headline(found) == "6 changes (semantic 1, token 1, numeric 1, bitwise 1, no rule 1, none 1)"
 
 
 json_values = st.recursive(
@@ -132,3 +284,12 @@ def test_a_stored_fingerprint_equals_the_one_that_was_read(value: Any) -> None:
     stored = Fingerprint.from_json(now.to_json(), "it")
     assert compare(stored, now).changes == []
     assert stored.root_digest == now.root_digest
+
+
+@given(before=json_values, after=json_values)
+def test_any_change_can_be_shown(before: Any, after: Any) -> None:
+    base, now = one(fact(before, "s"), fact(after, "s"))
+    found = compare(base, now)
+    for change in found.changes:
+        assert all("\n" not in side and "\x1b" not in side for side in before_and_after(change))
+    to_markdown(found, base, now, ("a", "b"))

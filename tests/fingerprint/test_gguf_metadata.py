@@ -1,4 +1,4 @@
-"""GGUF metadata: equal to what the `gguf` package wrote, and never more than an error on corrupt bytes."""
+"""GGUF headers: equal to what the `gguf` package reads, and never more than an error on corrupt bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.gguf_metadata import read_metadata
+from rip.fingerprint.gguf_metadata import TENSOR_TYPES, read_header, read_metadata
+from rip.fingerprint.tensors import Layout, LayoutFault
 from rip.schemas.errors import BadInput
 
 TOKENS = ["<s>", "a", "ü", "🙂", ""]
@@ -90,3 +91,91 @@ def test_no_damage_does_more_than_that(
     path.write_bytes(damaged)
     with contextlib.suppress(BadInput):
         assert isinstance(read_metadata(path), dict)
+
+
+# Tensors -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_tensor_types_is_that_of_the_gguf_package() -> None:
+    import gguf
+
+    theirs = {int(kind): (kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    both = set(theirs) & set(TENSOR_TYPES)
+    assert len(both) > 25
+    assert {kind: TENSOR_TYPES[kind] for kind in both} == {kind: theirs[kind] for kind in both}
+
+
+def test_tensors_lie_where_the_gguf_package_finds_them(tmp_path: Path) -> None:
+    import gguf
+    import numpy as np
+
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("token_embd.weight", np.arange(24, dtype=np.float32).reshape(2, 12))
+    writer.add_tensor("output_norm.weight", np.ones(5, dtype=np.float16))
+    blocks = np.zeros((3, 34), dtype=np.uint8)
+    writer.add_tensor("blk.0.attn_q.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    layout = read_header(path).layout
+    assert isinstance(layout, Layout)
+    found = {
+        tensor.name: (tensor.dtype, list(tensor.shape), tensor.begin, tensor.end) for tensor in layout.tensors
+    }
+    assert found == {
+        tensor.name: (
+            tensor.tensor_type.name,
+            [int(length) for length in tensor.shape],
+            int(tensor.data_offset),
+            int(tensor.data_offset + tensor.n_bytes),
+        )
+        for tensor in gguf.GGUFReader(path).tensors
+    }
+    path.write_bytes(path.read_bytes()[:-40])
+    fault = read_header(path).layout
+    assert isinstance(fault, LayoutFault)
+    assert "cut off" in str(fault)
+
+
+def tensor(name: bytes, shape: list[int], kind: int, offset: int) -> bytes:
+    head = struct.pack("<Q", len(name)) + name + struct.pack("<I", len(shape))
+    return head + struct.pack(f"<{len(shape)}QIQ", *shape, kind, offset)
+
+
+def file_of(*tensors: bytes, weights: int, pairs: bytes = b"", count: int = 0) -> bytes:
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), count) + pairs + b"".join(tensors)
+    return head.ljust(-(-len(head) // 32) * 32, b"\0") + bytes(weights)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (file_of(tensor(b"a", [4], 99, 0), weights=32), "type 99, which this version of rip does not know"),
+        (file_of(tensor(b"a", [33], 8, 0), weights=64), "33 elements are no whole blocks of Q8_0"),
+        (file_of(tensor(b"a", [4], 0, 0), tensor(b"a", [4], 0, 32), weights=64), "names a tensor twice"),
+        (file_of(tensor(b"a", [4], 0, 0), tensor(b"b", [4], 0, 8), weights=64), "overlaps 'a'"),
+        (file_of(tensor(b"a", [4], 0, 64), weights=96), "64 bytes before tensor 'a' belong to none"),
+        (file_of(tensor(b"a", [4], 0, 0), weights=64), "48 bytes after the last tensor belong to none"),
+        (file_of(tensor(b"a", [2**63, 2**63], 0, 0), weights=64), "cut off"),
+        (file_of(tensor(b"a", [1] * 40, 0, 0), weights=32), "does not describe its tensors"),
+        (
+            file_of(pairs=pair(b"general.alignment", 4, struct.pack("<I", 0)), count=1, weights=0),
+            "its alignment is 0",
+        ),
+    ],
+)
+def test_places_that_contradict_the_file_are_found_out(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    fault = read_header(tmp_path / "m.gguf").layout
+    assert isinstance(fault, LayoutFault)
+    assert message in str(fault)
+
+
+def test_places_that_do_not_contradict_it_are_taken(tmp_path: Path) -> None:
+    content = file_of(tensor(b"a", [4], 0, 0), tensor(b"b", [32], 8, 32), weights=66)
+    (tmp_path / "m.gguf").write_bytes(content)
+    layout = read_header(tmp_path / "m.gguf").layout
+    assert isinstance(layout, Layout)
+    assert [one.end - one.begin for one in layout.tensors] == [16, 34]

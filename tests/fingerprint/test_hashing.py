@@ -1,15 +1,17 @@
-"""Digests of files: equal to hashlib's, counted, cached by the file's state, read-only."""
+"""Digests of files: equal to hashlib's, counted, kept by the file's state once done, read-only."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
-from rip import __version__
+from fakes.checkpoints import write_safetensors
 from rip.fingerprint import cache as cache_module
 from rip.fingerprint import hashing
 from rip.fingerprint.cache import DigestCache
@@ -46,11 +48,9 @@ def test_a_file_is_read_once_while_its_state_stays(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "SETTLE_SECONDS", 0)
-    store = tmp_path / "digests.json"
+    store = tmp_path / "digests.journal"
     path = files[-1]
-    cache = DigestCache(store)
-    first = hash_files([path], cache=cache)[path]
-    cache.save()
+    first = hash_files([path], cache=DigestCache(store))[path]
     again = hash_files([path], cache=DigestCache(store))[path]
     assert (first.cached, again.cached, again.sha256) == (False, True, first.sha256)
     with path.open("r+b") as file:  # same size, and the old mtime is put back
@@ -63,29 +63,65 @@ def test_a_file_is_read_once_while_its_state_stays(
 
 
 def test_a_file_changed_a_moment_ago_is_not_cached(files: list[Path], tmp_path: Path) -> None:
-    cache = DigestCache(tmp_path / "digests.json")
-    hash_files(files, cache=cache)
-    cache.save()
-    assert not (tmp_path / "digests.json").exists()
+    hash_files(files, cache=DigestCache(tmp_path / "digests.journal"))
+    assert not (tmp_path / "digests.journal").exists()
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "not json", "[]", '{"a": 1}', json.dumps({"tool_version": __version__, "sha256": {"a": "zz"}})],
-)
-def test_a_corrupt_cache_is_ignored_with_a_note_and_replaced(
-    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
-    monkeypatch.setattr(cache_module, "SETTLE_SECONDS", 0)
-    store = tmp_path / "digests.json"
-    store.write_text(content)
+@pytest.mark.parametrize("content", [b"not a journal\n", b"[]\n", b"\xff\xfe\n", b'{"a": 1}\n\n'])
+def test_damaged_lines_are_ignored_with_a_note(files: list[Path], tmp_path: Path, content: bytes) -> None:
+    store = tmp_path / "digests.journal"
+    store.write_bytes(content)
     cache = DigestCache(store)
-    assert cache.note is not None
-    assert "ignored" in cache.note
-    hash_files(files, cache=cache)
-    cache.save()
-    assert len(json.loads(store.read_text())["sha256"]) == len(files) - 1  # an empty file is not worth it
-    assert not list(tmp_path.glob(".digests*"))
+    assert cache.note == "digest cache: damaged lines ignored"
+    cache.keep("key", "kind", "found")
+    cache.close()
+    assert DigestCache(store).recall("key", "kind") == "found"
+
+
+def test_a_changed_digest_in_the_journal_is_no_digest(tmp_path: Path) -> None:
+    store = tmp_path / "digests.journal"
+    cache = DigestCache(store)
+    cache.keep("key", "kind", "abcd")
+    store.write_bytes(store.read_bytes().replace(b"abcd", b"abce"))
+    cache = DigestCache(store)
+    assert cache.recall("key", "kind") is None
+    assert cache.note == "digest cache: damaged lines ignored"
+
+
+def test_what_a_killed_run_wrote_halfway_harms_no_other_line(tmp_path: Path) -> None:
+    store = tmp_path / "digests.journal"
+    DigestCache(store).keep("first", "kind", "1")
+    store.write_bytes(store.read_bytes() + b"0123456789abcdef half a li")
+    cache = DigestCache(store)
+    assert cache.note is None
+    cache.keep("second", "kind", "2")
+    again = DigestCache(store)
+    assert (again.recall("first", "kind"), again.recall("second", "kind")) == ("1", "2")
+
+
+def test_two_processes_write_to_one_journal(tmp_path: Path) -> None:
+    store = tmp_path / "digests.journal"
+    one, two = DigestCache(store), DigestCache(store)
+    one.keep("a", "kind", "1")
+    two.keep("b", "kind", "2")
+    one.keep("c", "kind", "3")
+    found = DigestCache(store)
+    assert [found.recall(key, "kind") for key in "abc"] == ["1", "2", "3"]
+
+
+def test_a_large_journal_keeps_what_is_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "MAX_BYTES", 2000)
+    store = tmp_path / "digests.journal"
+    cache = DigestCache(store)
+    for number in range(50):
+        cache.keep(str(number), "kind", "x" * 50)
+    size = store.stat().st_size
+    found = DigestCache(store)
+    assert store.stat().st_size <= 1000 < size
+    assert (found.recall("49", "kind"), found.recall("0", "kind")) == ("x" * 50, None)
+    found.keep("50", "kind", "y")
+    assert DigestCache(store).recall("50", "kind") == "y"
+    assert [path.name for path in tmp_path.iterdir()] == ["digests.journal"]
 
 
 def test_a_cache_that_cannot_be_written_is_only_noted(
@@ -93,16 +129,60 @@ def test_a_cache_that_cannot_be_written_is_only_noted(
 ) -> None:
     monkeypatch.setattr(cache_module, "SETTLE_SECONDS", 0)
     (tmp_path / "file").write_text("in the way")
-    cache = DigestCache(tmp_path / "file" / "digests.json")
+    cache = DigestCache(tmp_path / "file" / "digests.journal")
     assert hash_files(files, cache=cache)
-    cache.save()
-    assert cache.note is not None
+    assert "not written" in (cache.note or "")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rip.fingerprint import cache, hashing, tensor_stream
+from rip.fingerprint.tensors import safetensors_layout
+cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
+hashing.BLOCK_BYTES, tensor_stream.GROUP_BYTES = 1000, 5000
+journal, sha256, after, *names = sys.argv[1:]
+done_before = 0
+
+def progress(done, total):
+    global done_before
+    done_before = done
+    if after != "never" and done > int(after):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+jobs = [hashing.Job(Path(name), safetensors_layout(Path(name)), sha256 == "sha256") for name in names]
+found = hashing.read_files(jobs, progress, cache.DigestCache(Path(journal)))
+print(done_before, *(digest.hex() for job in jobs for digest in found[job.path].contents))
+"""
+
+
+@pytest.mark.parametrize("sha256", ["sha256", "tensors only"])
+def test_what_a_killed_run_had_finished_is_not_read_again(tmp_path: Path, sha256: str) -> None:
+    paths = []
+    for number, count in enumerate((12, 8, 4)):  # tensors of 1000 bytes; the largest file is read first
+        tensors = {f"{number}.{index}": ("U8", [1000], os.urandom(1000)) for index in range(count)}
+        paths.append(write_safetensors(tmp_path / f"{number}.safetensors", tensors))
+    first = paths[0].stat().st_size
+
+    def run(journal: str, after: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED, str(tmp_path / journal), sha256, after, *map(str, paths)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    killed = run("journal", str(first + 500))
+    assert killed.returncode == -signal.SIGKILL
+    resumed, whole = run("journal", "never"), run("other journal", "never")
+    read_again, *contents_again = resumed.stdout.split()
+    read_whole, *contents_whole = whole.stdout.split()
+    assert contents_again == contents_whole
+    assert len(contents_whole) == 24
+    spared = int(read_whole) - int(read_again)
+    assert spared == first if sha256 == "sha256" else spared >= 10_000  # groups of five tensors
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone could not be read: No such file"):
         hash_files([tmp_path / "gone"])
-    with pytest.raises(BadInput, match="could not be read: Is a directory"):
+    with pytest.raises(BadInput, match="could not be read: not a regular file"):
         hash_files([tmp_path])
 
 

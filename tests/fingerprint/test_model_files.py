@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.checkpoints import SMALL, reshard, write_safetensors
+from rip.fingerprint import cache as cache_module
+from rip.fingerprint import hashing
 from rip.fingerprint.collect import Probe, collect
-from rip.fingerprint.drift import drift
+from rip.fingerprint.context import Strength
+from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.model_ref import resolve
 from rip.schemas.base import sha256_of
 from rip.schemas.errors import BadInput
@@ -18,8 +23,22 @@ from rip.schemas.fingerprint import Fact, Fingerprint
 MODEL_PROBE = (Probe("model", ".probes.model_files:probe", ("model",), limit_s=None),)
 
 
-def read(path: Path) -> Fingerprint:
-    return collect(resolve(str(path)), probes=MODEL_PROBE)
+WEIGHTS = "model.safetensors"
+FILE = {"model.sha256", "model.files"}
+TENSORS = {"model.tensors_root", "model.tensors"}
+SMALL_TENSORS_CHANGED = {*FILE, *TENSORS, "model.sampled_root"}  # a sample of a small tensor is all of it
+
+
+def read(path: Path, strength: Strength = "verified", fast: bool = False) -> Fingerprint:
+    model = resolve(str(path), accept_adapter=True)
+    return collect(model, probes=MODEL_PROBE, strength=strength, fast=fast)
+
+
+@pytest.fixture
+def model_folder(model_folder: Path) -> Path:
+    """The same folder with weights that are a checkpoint."""
+    write_safetensors(model_folder / WEIGHTS, SMALL, {"format": "pt"})
+    return model_folder
 
 
 def sha256(content: bytes) -> str:
@@ -41,7 +60,7 @@ def test_digests_are_those_that_docs_fingerprint_md_specifies(model_folder: Path
     weights = (model_folder / "model.safetensors").read_bytes()
     assert reading(found, "model", "sha256") == Fact(value=sha256(weights), source="file-sha256:verified")
     assert reading(found, "model", "files").value == {
-        "model.safetensors": {"sha256": sha256(weights), "size": 4096}
+        "model.safetensors": {"sha256": sha256(weights), "size": len(weights)}
     }
     assert reading(found, "model", "config_sha256").value == sha256_of(
         {"vocab_size": 49152, "dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]}
@@ -78,10 +97,30 @@ def test_several_weights_files_have_one_digest_over_their_names(model_folder: Pa
 @pytest.mark.parametrize(
     ("file", "old", "new", "fields"),
     [
-        ("model.safetensors", b"\x07", b"\x08", {"model.sha256", "model.files"}),
+        (WEIGHTS, b"\x07\x08", b"\x07\x09", SMALL_TENSORS_CHANGED),
+        (WEIGHTS, b"layers.1.w", b"layers.2.w", {*SMALL_TENSORS_CHANGED, "model.layout_sha256"}),
+        (WEIGHTS, b"[2, 8]", b"[8, 2]", {*SMALL_TENSORS_CHANGED, "model.layout_sha256"}),
+        (
+            WEIGHTS,
+            b'"BF16"',
+            b'"U16" ',
+            {*SMALL_TENSORS_CHANGED, "model.layout_sha256", "model.tensor_dtypes"},
+        ),
+        (WEIGHTS, b'"format": "pt"', b'"format": "np"', {*FILE, "model.weights_metadata_sha256"}),
         ("tokenizer.json", b'"a"', b'"b"', {"tokenizer.sha256", "tokenizer.files"}),
-        ("tokenizer_config.json", b"</s>", b"</t>", {"tokenizer.sha256", "tokenizer.files"}),
+        (
+            "tokenizer_config.json",
+            b"</s>",
+            b"</t>",
+            {"tokenizer.sha256", "tokenizer.files", "tokenizer.special_tokens"},
+        ),
         ("chat_template.jinja", b" }}", b"  }}", {"template.sha256", "template.named"}),
+        (
+            "chat_template.jinja",
+            b" }}",
+            b" }} ",
+            {"template.sha256", "template.named", "template.rendered_sha256", "template.rendered"},
+        ),
         ("config.json", b"49152", b"49153", {"model.config_sha256", "model.vocab_size"}),
         ("config.json", b"bfloat16", b"float16", {"model.config_sha256", "model.dtype"}),
         (
@@ -160,16 +199,308 @@ def test_a_config_that_only_python_calls_json_is_still_read(model_folder: Path) 
 def test_an_unreadable_weights_file_stops_the_command(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Path.open
+    original = os.open
 
-    def refusing(self: Path, *args: object, **options: object) -> object:
-        if self.name == "model.safetensors":
+    def refusing(path: Path, *args: int) -> int:
+        if Path(path).name == WEIGHTS:
             raise PermissionError(13, "Permission denied")
-        return original(self, *args, **options)  # type: ignore[call-overload]
+        return original(path, *args)
 
-    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(BadInput, match=r"model\.safetensors could not be read: Permission denied"):
         read(model_folder)
+
+
+def test_a_changed_tensor_is_named(model_folder: Path) -> None:
+    before = read(model_folder)
+    content = {**SMALL, "model.layers.1.weight": ("F16", [4], b"\x00\x3d" * 4)}
+    write_safetensors(model_folder / WEIGHTS, content, {"format": "pt"})
+    change = next(one for one in drift(before, read(model_folder)) if one.field == "tensors")
+    assert change.before is not None
+    assert change.after is not None
+    told = {name for name, said in change.after.value.items() if change.before.value[name] != said}
+    assert told == {"model.layers.1.weight"}
+
+
+def test_another_sharding_changes_files_and_nothing_else(model_folder: Path) -> None:
+    before = read(model_folder)
+    (model_folder / WEIGHTS).unlink()
+    reshard(SMALL, model_folder, 3)
+    after = read(model_folder)
+    assert changed_fields(before, after) == {*FILE, "model.weights_metadata_sha256"}
+
+
+def test_a_tensor_that_stands_twice_is_no_tensor(model_folder: Path) -> None:
+    (model_folder / WEIGHTS).unlink()
+    for number in (1, 2):
+        write_safetensors(model_folder / f"model-{number}.safetensors", SMALL)
+    for fast in (False, True):
+        found = read(model_folder, fast=fast)
+        assert "stands in two files" in (reading(found, "model", "tensors_root").unavailable or "")
+        assert reading(found, "model", "sha256").value
+    assert reading(read(model_folder, "sampled"), "model", "sampled_root").unavailable
+
+
+@pytest.mark.parametrize("strength", ["verified", "sampled", "claimed"])
+def test_weights_that_contradict_their_header_have_no_tensors(model_folder: Path, strength: Strength) -> None:
+    content = (model_folder / WEIGHTS).read_bytes()
+    (model_folder / WEIGHTS).write_bytes(content[:-1])  # a download that broke off
+    found = read(model_folder, strength)
+    for name in ("tensors_root", "sampled_root", "layout_sha256"):
+        absent = reading(found, "model", name)
+        assert "cut off" in (absent.unavailable or "") or absent.source == "strength:claimed"
+    assert (reading(found, "model", "sha256").value is not None) is (strength == "verified")
+
+
+def test_pickled_weights_are_hashed_and_not_opened(model_folder: Path) -> None:
+    (model_folder / WEIGHTS).rename(model_folder / "pytorch_model.bin")
+    for fast in (False, True):
+        found = read(model_folder, fast=fast)
+        assert reading(found, "model", "sha256").value
+        assert "pickled tensors are not read" in (reading(found, "model", "tensors").unavailable or "")
+
+
+def test_fast_leaves_out_the_files_and_tells_the_same_of_tensors(model_folder: Path) -> None:
+    whole, fast = read(model_folder), read(model_folder, fast=True)
+    assert changed_fields(whole, fast) == set()
+    assert set(not_compared(whole, fast)) == {*FILE, "model.contradicted_claims"}
+    assert reading(fast, "model", "sha256").source == "strength:verified"
+    content = (model_folder / WEIGHTS).read_bytes()
+    (model_folder / WEIGHTS).write_bytes(content[:-1] + b"\x3d")
+    assert changed_fields(whole, read(model_folder, fast=True)) == {*TENSORS, "model.sampled_root"}
+
+
+# Strengths -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshot(model_folder: Path, own_cache: Path) -> Path:
+    """The model in a Hugging Face cache, weights under their SHA-256 and the rest under git's digests."""
+    repository = own_cache / "huggingface" / "hub" / "models--org--small"
+    snapshot = repository / "snapshots" / "0123abc"
+    for folder in (repository / "blobs", snapshot, repository / "refs", repository / "snapshots" / "4567def"):
+        folder.mkdir(parents=True)
+    for ref in ("main", "v1"):
+        (repository / "refs" / ref).write_text("0123abc")
+    for file in sorted(model_folder.iterdir()):
+        name = sha256(file.read_bytes())
+        blob = repository / "blobs" / (name if file.name == WEIGHTS else name[:40])
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
+    return snapshot
+
+
+def test_a_claim_of_the_hub_cache_is_the_digest_and_says_so(snapshot: Path) -> None:
+    claimed, verified = read(snapshot, "claimed"), read(snapshot)
+    for name in ("sha256", "files"):
+        assert reading(claimed, "model", name).value == reading(verified, "model", name).value
+        assert reading(claimed, "model", name).source == "hub-blob-name:claimed"
+    assert claimed.flat()["model_sha256"] == sha256((snapshot / WEIGHTS).read_bytes())
+    unread = {
+        name for name, fact in claimed.sections["model"].facts.items() if fact.source == "strength:claimed"
+    }
+    assert unread == {"tensors_root", "tensors", "sampled_root", "sampled_tensors", "contradicted_claims"}
+    assert changed_fields(claimed, verified) == set()
+    assert set(not_compared(claimed, verified)) == {f"model.{name}" for name in unread}
+    volatile = claimed.sections["model"].volatile
+    assert [volatile[name].value for name in ("revision", "refs", "other_revisions")] == [
+        "0123abc",
+        ["main", "v1"],
+        ["4567def"],
+    ]
+
+
+def test_a_blob_rewritten_under_its_old_name_is_found_by_reading(snapshot: Path) -> None:
+    blob = (snapshot / WEIGHTS).resolve()
+    before = read(snapshot)
+    assert reading(before, "model", "contradicted_claims").value == {}
+    content = bytearray(blob.read_bytes())
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    after = read(snapshot)
+    assert reading(after, "model", "contradicted_claims").value == {
+        WEIGHTS: {"claimed": blob.name, "read": sha256(content), "by": "hub-blob-name:claimed"}
+    }
+    assert changed_fields(before, after) == {*SMALL_TENSORS_CHANGED, "model.contradicted_claims"}
+    assert read(snapshot, "claimed").flat()["model_sha256"] == blob.name  # what a claim is worth
+
+
+@pytest.mark.parametrize("change", [lambda content: content + b"x", lambda content: content[:-1]])
+def test_a_claim_for_a_file_of_another_size_than_its_header_says_is_none(
+    snapshot: Path, change: Callable[[bytes], bytes]
+) -> None:
+    blob = (snapshot / WEIGHTS).resolve()
+    blob.write_bytes(change(blob.read_bytes()))
+    found = reading(read(snapshot, "claimed"), "model", "sha256")
+    assert found.value is None
+    assert f"{WEIGHTS} is claimed to be {blob.name[:12]}…, but" in (found.unavailable or "")
+    assert found.source == "hub-blob-name:claimed"  # a finding, not a reading that was left out
+
+
+def test_a_download_into_a_folder_claims_while_the_file_is_as_old(model_folder: Path) -> None:
+    weights = model_folder / WEIGHTS
+    digest = sha256(weights.read_bytes())
+    record = model_folder / ".cache" / "huggingface" / "download" / f"{WEIGHTS}.metadata"
+    record.parent.mkdir(parents=True)
+    record.write_text(f"0123abc\n{digest}\n{weights.stat().st_mtime}\n")
+    found = read(model_folder, "claimed")
+    assert reading(found, "model", "sha256") == Fact(value=digest, source="hub-download-record:claimed")
+    (record.parent / "abc.incomplete").write_bytes(b"")
+    os.utime(weights, (weights.stat().st_atime, weights.stat().st_mtime + 60))
+    found = read(model_folder, "claimed")
+    assert "nothing claims a digest" in (reading(found, "model", "sha256").unavailable or "")
+    assert found.sections["model"].volatile["unfinished_downloads"].value == ["abc.incomplete"]
+
+
+def test_a_sample_can_be_held_against_a_whole_reading(model_folder: Path) -> None:
+    verified, sampled = read(model_folder), read(model_folder, "sampled")
+    root = reading(sampled, "model", "sampled_root")
+    assert root.value == reading(verified, "model", "sampled_root").value
+    assert root.source.endswith(":sampled")
+    assert set(reading(sampled, "model", "sampled_tensors").value) == set(SMALL)
+
+
+def test_a_second_run_reads_no_weights(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(hashing, "CACHE_FROM_BYTES", 1)
+    first, second = read(model_folder), read(model_folder)
+    cached = [found.sections["model"].volatile["cached"].value for found in (first, second)]
+    assert cached == [False, True]
+    assert first.root_digest == second.root_digest
+
+
+# Beside the weights --------------------------------------------------------------------------------------
+
+ADAPTER = {"base_model_name_or_path": "org/base", "peft_type": "LORA", "r": 8, "lora_alpha": 16}
+
+
+def add_adapter(folder: Path, content: bytes = b"\x01" * 8) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(ADAPTER))
+    write_safetensors(folder / "adapter_model.safetensors", {"lora_A.weight": ("F32", [2], content)})
+
+
+def test_adapters_in_a_model_folder_are_told_apart(model_folder: Path) -> None:
+    plain = read(model_folder)
+    assert reading(plain, "model", "adapters").value == {}
+    add_adapter(model_folder / "style")
+    found = read(model_folder)
+    assert changed_fields(plain, found) == {"model.adapters"}
+    weights = sha256((model_folder / "style" / "adapter_model.safetensors").read_bytes())
+    assert reading(found, "model", "adapters").value == {
+        "style": {
+            "config_sha256": sha256_of(ADAPTER),
+            "base": "org/base",
+            "peft_type": "LORA",
+            "r": 8,
+            "lora_alpha": 16,
+            "adapter_model.safetensors": weights,
+        }
+    }
+    add_adapter(model_folder / "style", content=b"\x02" * 8)
+    assert changed_fields(found, read(model_folder)) == {"model.adapters"}
+    for strength in ("sampled", "claimed"):
+        unread = reading(read(model_folder, strength), "model", "adapters")  # type: ignore[arg-type]
+        assert unread.source == f"strength:{strength}"
+    add_adapter(model_folder)  # transformers loads such a one with the model, unasked
+    assert set(reading(read(model_folder), "model", "adapters").value) == {".", "style"}
+
+
+def test_an_adapter_alone_names_its_base(tmp_path: Path) -> None:
+    add_adapter(tmp_path / "style")
+    found = read(tmp_path / "style")
+    assert reading(found, "model", "adapters").value["."]["base"] == "org/base"
+    assert reading(found, "model", "architecture").unavailable == (
+        "an adapter; its base model has it: org/base"
+    )
+    assert set(reading(found, "model", "tensors").value) == {"lora_A.weight"}
+    assert reading(found, "model", "sha256").value == sha256(
+        (tmp_path / "style" / "adapter_model.safetensors").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "method"),
+    [
+        ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+        ("config.json", {"text_config": {"quantization_config": {"quant_method": "fp8"}}}, "fp8"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, "modelopt NVFP4"),
+        ("quantize_config.json", {"bits": 4}, "gptq"),
+    ],
+)
+def test_quantization_is_read_where_its_tool_wrote_it(
+    model_folder: Path, file: str, content: dict[str, object], method: str
+) -> None:
+    (model_folder / file).write_text(json.dumps(content))
+    found = read(model_folder)
+    assert reading(found, "model", "quantization_method").value == method
+    digest = reading(found, "model", "quantization_config_sha256").value
+    text = json.dumps(content).replace("4", "8").replace("fp8", "fp9")
+    (model_folder / file).write_text(text)
+    assert reading(read(model_folder), "model", "quantization_config_sha256").value != digest
+
+
+def test_special_tokens_have_their_ids_wherever_these_are_kept(model_folder: Path) -> None:
+    config = {
+        "bos_token": {"content": "<s>", "special": True},
+        "eos_token": "</s>",
+        "pad_token": None,
+        "additional_special_tokens": ["<x>", "<unknown>"],
+        "added_tokens_decoder": {"7": {"content": "<s>"}},
+    }
+    (model_folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (model_folder / "added_tokens.json").write_text('{"<x>": 9}')
+    tokenizer = {"added_tokens": [{"id": 2, "content": "</s>", "special": True}], "model": {"vocab": {}}}
+    (model_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert reading(read(model_folder), "tokenizer", "special_tokens").value == {
+        "bos_token": {"token": "<s>", "id": 7},
+        "eos_token": {"token": "</s>", "id": 2},
+        "additional_special_tokens": [{"token": "<x>", "id": 9}, {"token": "<unknown>"}],
+    }
+
+
+def test_code_that_comes_with_a_model_is_part_of_it(model_folder: Path) -> None:
+    before = read(model_folder)
+    (model_folder / "modeling_small.py").write_text("x = 1\n")
+    assert changed_fields(before, read(model_folder)) == {"model.code"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "generation_config.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "quantize_config.json",
+        "x.py",
+    ],
+)
+def test_a_pipe_in_the_folder_holds_nothing_up(model_folder: Path, name: str) -> None:
+    (model_folder / "chat_template.jinja").unlink()
+    (model_folder / name).unlink(missing_ok=True)
+    os.mkfifo(model_folder / name)
+    os.mkfifo(model_folder / "pipe.safetensors")
+    (model_folder / "loop.model").symlink_to("loop.model")
+    (model_folder / "again").symlink_to(model_folder)
+    assert reading(read(model_folder), "model", "sha256").value
+
+
+def test_text_that_no_fingerprint_can_hold_is_a_reason(model_folder: Path) -> None:
+    (model_folder / "generation_config.json").write_text('{"stop": "\\ud800"}')
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    (model_folder / "config.json").write_text(deep)
+    (model_folder / "tokenizer_config.json").write_text('{"eos_token": "\\ud800"}')
+    found = read(model_folder)
+    for section, name in (
+        ("sampling", "model_defaults"),
+        ("model", "config_sha256"),
+        ("tokenizer", "sha256"),
+    ):
+        assert "no canonical form" in (reading(found, section, name).unavailable or "")
+    assert Fingerprint.from_json(found.to_json(), "it").root_digest == found.root_digest
+
+
+# GGUF ----------------------------------------------------------------------------------------------------
 
 
 def test_a_gguf_carries_all_of_it_in_one_file(write_gguf: Callable[..., Path]) -> None:
@@ -189,7 +520,8 @@ def test_a_gguf_carries_all_of_it_in_one_file(write_gguf: Callable[..., Path]) -
     )
     whole_file = {"model.sha256", "model.files"}
     template = read(write_gguf(template="{{ x }}"))
-    assert changed_fields(found, template) == {*whole_file, "template.sha256", "template.named"}
+    rendered = {"template.rendered_sha256", "template.rendered"}
+    assert changed_fields(found, template) == {*whole_file, "template.sha256", "template.named", *rendered}
     tokens = read(write_gguf(tokens=["a", "c"]))
     assert changed_fields(found, tokens) == {*whole_file, "tokenizer.sha256"}
     without = read(write_gguf(template=None))

@@ -99,13 +99,66 @@ def test_a_folder_without_a_model_says_what_is_missing(model_folder: Path, tmp_p
     empty.mkdir()
     with pytest.raises(BadInput, match=r"no config\.json"):
         resolve(str(empty))
-    (empty / "adapter_config.json").write_text("{}")
-    with pytest.raises(BadInput, match="a LoRA adapter"):
-        resolve(str(empty))
     (empty / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(BadInput, match="GGUF files") as caught:
         resolve(str(empty))
     assert caught.value.fix.endswith("m.gguf")
+
+
+def test_an_adapter_is_a_model_only_where_one_will_do(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    for accept in (False, True):
+        with pytest.raises(BadInput, match="a LoRA adapter without weights"):
+            resolve(str(tmp_path), accept_adapter=accept)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
+    with pytest.raises(BadInput, match="a LoRA adapter, not a model"):
+        resolve(str(tmp_path))
+    found = resolve(str(tmp_path), accept_adapter=True)
+    assert (found.kind, [path.name for path in found.weight_files]) == (
+        "adapter",
+        ["adapter_model.safetensors"],
+    )
+
+
+def test_adapters_beside_a_model_are_no_weights_of_it(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").rename(model_folder / "weights.safetensors")
+    for folder in (model_folder, model_folder / "style"):
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(b"x")
+    found = resolve(str(model_folder))
+    assert [path.name for path in found.weight_files] == ["weights.safetensors"]
+    assert found.adapters == (model_folder, model_folder / "style")
+
+
+def test_shards_without_an_index_say_how_many_belong_together(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").rename(model_folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(BadInput, match=r"1 of 2 weights files are missing, first model-00002-of-00002\."):
+        resolve(str(model_folder))
+    (model_folder / "model-00002-of-00002.safetensors").write_bytes(b"x")
+    assert len(resolve(str(model_folder)).weight_files) == 2
+
+
+def test_a_revision_is_a_branch_a_tag_or_a_commit(model_folder: Path, own_cache: Path) -> None:
+    repository = own_cache / "huggingface" / "hub" / "models--org--small"
+    (repository / "refs" / "pr").mkdir(parents=True)
+    (repository / "refs" / "v1").write_text("0123abc\n")
+    (repository / "snapshots").mkdir()
+    model_folder.rename(repository / "snapshots" / "0123abc")
+    for name in ("org/small@v1", "org/small@0123abc", str(repository / "snapshots" / "0123abc")):
+        assert resolve(name).revision == "0123abc"
+    for name in ("org/small", "org/small@v2", "org/small@pr"):
+        with pytest.raises(BadInput, match="not in the local Hugging Face cache"):
+            resolve(name)
+
+
+def test_an_unfinished_download_is_named(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").unlink()
+    downloads = model_folder / ".cache" / "huggingface" / "download"
+    downloads.mkdir(parents=True)
+    (downloads / "abc.incomplete").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"no weights .*; unfinished downloads: 1"):
+        resolve(str(model_folder))
 
 
 def test_a_file_that_is_no_gguf_is_refused(model_folder: Path) -> None:

@@ -1,0 +1,170 @@
+"""What `rip drift` and `rip fingerprint --against` share: which changes count, and where they are shown."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..schemas.errors import BadInput, NothingCompared
+from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..schemas.change import Change, Drift
+    from ..schemas.fingerprint import Fingerprint
+
+ANY = "any"
+STDOUT = Path("-")
+
+FailOn = Annotated[
+    str,
+    typer.Option(
+        "--fail-on",
+        metavar="LEVEL",
+        help="Exit 1 only where the promise of this level, or of a weaker one, is in doubt: bitwise, "
+        "numeric, token, semantic; a change without a rule always counts. any: every change.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="FIELD",
+        help="Leave section.field out of the result, for example 'os.kernel' or 'cpu.*'. Repeatable.",
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the drift as one JSON document (rip.drift/1), not as text.")
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="FILE", help="Write the drift as Markdown too; -: print it."),
+]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the drift as HTML too.")]
+
+
+@dataclass(frozen=True)
+class DriftOptions:
+    """The options above, as given."""
+
+    fail_on: str
+    ignore: list[str] | None
+    as_json: bool
+    markdown: Path | None
+    html: Path | None
+    force: bool
+
+    def are_given(self) -> bool:
+        """Whether any of them asks for something."""
+        asked = (self.ignore, self.as_json, self.markdown, self.html)
+        return self.fail_on != ANY or any(asked)
+
+    def check(self) -> None:
+        """Say before any work what cannot be done.
+
+        Raises:
+            BadInput: No such level, or two documents for standard output.
+            OutputFailed: A report cannot be written.
+        """
+        from ..schemas.claim import LEVELS
+        from .console import check_output_file
+
+        if self.fail_on not in (ANY, *LEVELS):
+            raise BadInput(
+                f"--fail-on {self.fail_on}: no such level", f"choose one of: {', '.join((ANY, *LEVELS))}"
+            )
+        if self.as_json and self.markdown == STDOUT:
+            raise BadInput("--json and --markdown - both print", "give --markdown a file")
+        for path in (self.markdown, self.html):
+            if path is not None and path != STDOUT:
+                check_output_file(path, self.force)
+
+
+def report_drift(
+    base: Fingerprint, now: Fingerprint, names: tuple[str, str], options: DriftOptions, console: Console
+) -> int:
+    """Compare, show and write as the options say.
+
+    Args:
+        base: The earlier fingerprint.
+        now: The present one.
+        names: What to call them in a report.
+        options: As given.
+        console: Where the changes are shown to a person.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NothingCompared: The two have no field in common.
+    """
+    from ..fingerprint.drift import compare, failing
+    from ..fingerprint.drift_report import to_html, to_markdown
+    from ..schemas.claim import LEVELS
+    from .console import write_private
+
+    found = compare(base, now, options.ignore or ())
+    if not found.compared and not found.changes:
+        raise NothingCompared(
+            f"{names[0]} and {names[1]} tell no field in common", "compare fingerprints of the same kind"
+        )
+    level = next((level for level in LEVELS if level == options.fail_on), None)
+    counted = failing(found.changes, level)
+    if options.as_json:
+        print(found.to_json(), end="")
+    elif options.markdown == STDOUT:
+        print(to_markdown(found, base, now, names), end="")
+    else:
+        print_drift(console, found)
+        if found.changes and not counted:
+            console.print(f"None of them counts for --fail-on {options.fail_on}.")
+    for path, render in ((options.markdown, to_markdown), (options.html, to_html)):
+        if path is not None and path != STDOUT:
+            write_private(path, render(found, base, now, names))
+            print(f"Wrote {path}", file=sys.stderr)
+    return EXIT_FAILS if counted else EXIT_HOLDS
+
+
+def print_drift(console: Console, found: Drift) -> None:
+    """The changes by risk, what to replay, and in one line what they amount to."""
+    from ..fingerprint.drift import by_risk
+    from ..fingerprint.drift_report import CLOSING, headline, listed, notes_of, replays_of
+
+    for _group, members in by_risk(found.changes):
+        for change in members:
+            _print_change(console, change)
+        for advice, fields in replays_of(members):
+            _say(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
+        console.print()
+    _say(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
+    for note in notes_of(found):
+        _say(console, f"note: {note}")
+
+
+def _print_change(console: Console, change: Change) -> None:
+    from ..fingerprint.change_words import before_and_after, visible
+    from ..fingerprint.drift import group_of
+
+    before, after = before_and_after(change)
+    _say(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
+    _say(console, f"  why: {visible(change.rule)}")
+
+
+def _say(console: Console, text: str, remark: str = "", style: str = "") -> None:
+    """One line in a file; on a terminal wrapped between words, under its own indentation."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    line = Text(text.strip(), style=style)
+    if remark:
+        line.append(f"  {remark}", style="not bold dim")
+    indent = len(text) - len(text.lstrip())
+    if console.is_terminal:
+        console.print(Padding(line, (0, 0, 0, indent)))
+    else:
+        console.print(Text(" " * indent).append_text(line), soft_wrap=True)

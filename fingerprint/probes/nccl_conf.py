@@ -1,0 +1,76 @@
+"""Field `nccl_conf` of section `libraries`: settings that NCCL takes from files; no variable shows them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from ...schemas.fingerprint import Section, fact, unavailable
+from .. import places, proc
+from .os_env import VARIABLES
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+SETTINGS = frozenset(VARIABLES["nccl"]) | {
+    "NCCL_BUFFSIZE",
+    "NCCL_CROSS_NIC",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_DMABUF_ENABLE",
+    "NCCL_ENV_PLUGIN",
+    "NCCL_GRAPH_FILE",
+    "NCCL_IB_DISABLE",
+    "NCCL_LL_BUFFSIZE",
+    "NCCL_LL128_BUFFSIZE",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_RUNTIME_CONNECT",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SINGLE_PROC_MEM_REG_ENABLE",
+    "NCCL_WIN_ENABLE",
+}
+"""What changes algorithm, channels or paths of collectives. Other lines count in the digest only."""
+_MAX_BYTES = 1 << 20
+
+
+def probe(context: Context) -> dict[str, Section]:
+    """Digests of the files, and the settings that count, as NCCL's `src/misc/param.cc` reads them.
+
+    The user's file is read before the system's, and neither replaces what is set already: a variable wins
+    over both. `NCCL_CONF_FILE` takes the place of `~/.nccl.conf`, and `~` is the home in `/etc/passwd`, not
+    `HOME`.
+    """
+    files: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for name, path in _places(context):
+        try:
+            content = proc.read_inside(context.root, places.absolute(context, path), _MAX_BYTES)
+        except proc.Unread:
+            continue
+        files[name] = hashlib.sha256(content).hexdigest()
+        for line in content.decode("utf-8", "backslashreplace").split("\n"):
+            key, is_setting, value = line.partition("=")
+            if is_setting and not line.startswith("#") and key in SETTINGS:
+                settings.setdefault(key, value[:1023])
+    if files:
+        read = fact({"files": files, "settings": settings}, "nccl.conf")
+    elif context.environ_unread is not None:
+        reason = f"whether NCCL_CONF_FILE names one is not known: {context.environ_unread}"
+        read = unavailable(reason, "nccl.conf")
+    else:
+        read = unavailable("there is no NCCL configuration file", "nccl.conf")
+    return {"libraries": Section(facts={"nccl_conf": read})}
+
+
+def _places(context: Context) -> list[tuple[str, str]]:
+    if named := context.environ.get("NCCL_CONF_FILE"):
+        user = [("$NCCL_CONF_FILE", named)]
+    else:
+        known = places.account(context)
+        user = [("~/.nccl.conf", f"{known[1]}/.nccl.conf")] if known else []
+    return [*user, ("/etc/nccl.conf", "/etc/nccl.conf")]

@@ -1,0 +1,101 @@
+"""NVIDIA GPUs and their driver: NVML and the CUDA driver API asked beside each other, joined into facts."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from . import cuda_driver, gpu_nvml, nvidia_answers
+from .listening import Answers
+from .nvidia_answers import CUDA, NVML, Asking
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+_KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+_MODULE_LINE = re.compile(
+    r"^NVRM version:.*?\b(Open Kernel Module|Kernel Module)\b.*?(\d+\.\d+(?:\.\d+)?)", re.M
+)
+_VISIBILITY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_FOREIGN = "the process has its own view of the devices (a container): run rip inside it"
+
+
+def probe(context: Context) -> dict[str, Section]:
+    """Sections `gpus` and `driver`. Nothing of CUDA happens in this process."""
+    blind = _order_unknown(context)
+    answers = _ask(context, apply_visibility=blind is None)
+    gpus = gpu_nvml.facts(answers[NVML])
+    stable = {**gpus.facts, **cuda_driver.facts(answers[CUDA], answers[NVML])}
+    for name in ("name", "uuid", "pci_bus_id"):
+        if stable[name].value is None and answers[CUDA].told.get(name):
+            stable[name] = answers[CUDA].of_gpus(name)
+    for variable in _VISIBILITY:
+        value = context.environ.get(variable)
+        unread = context.environ_unread or "not set"
+        stable[variable] = unavailable(unread, "environ") if value is None else fact(value, "environ")
+    if blind is not None and stable["rank_order"].value is not None:
+        stable["rank_order"] = unavailable(blind, CUDA)
+    if context.pid is not None:
+        stable["used_by_process"] = gpu_nvml.used_by(gpus, context.family)
+    return {"gpus": Section(facts=stable, volatile=gpus.volatile), "driver": _driver(answers)}
+
+
+def _ask(context: Context, apply_visibility: bool) -> dict[str, Answers]:
+    environ = {name: value for name, value in os.environ.items() if name not in _VISIBILITY}
+    if apply_visibility:  # CUDA numbers the devices for the observed process, not for this one
+        environ |= {name: context.environ[name] for name in _VISIBILITY if name in context.environ}
+    absent = {source: nvidia_answers.absent(source) for source in (NVML, CUDA)}
+    deadline = time.monotonic() + nvidia_answers.LIMIT_S
+    asked = {source: Asking(source, environ) for source, reason in absent.items() if reason is None}
+    told = {source: asking.answers(deadline, context.stop) for source, asking in asked.items()}
+    return {
+        source: told.get(source) or Answers(source, silence=reason or "") for source, reason in absent.items()
+    }
+
+
+def _order_unknown(context: Context) -> str | None:
+    """Why the devices of a process that was named cannot be numbered from outside it."""
+    if context.pid is None:
+        return None
+    if context.environ_unread is not None:
+        return context.environ_unread
+    try:
+        return None if os.path.samefile(context.root, "/") else _FOREIGN
+    except OSError as error:
+        return f"its root folder could not be read: {error.strerror}"
+
+
+def _driver(answers: dict[str, Answers]) -> Section:
+    nvml, cuda = answers[NVML], answers[CUDA]
+    module = _kernel_module()
+    version = nvml.of_machine("driver_version")
+    if version.value is None and module.value is not None:
+        version = fact(module.value["version"], str(_KERNEL_MODULE))
+    cuda_version = cuda.of_machine("cuda_version")
+    if cuda_version.value is None and nvml.told.get("cuda_version"):
+        cuda_version = nvml.of_machine("cuda_version")
+    files = {**nvml.told.get("libraries", {}).get("", {}), **cuda.told.get("libraries", {}).get("", {})}
+    facts = {
+        "version": version,
+        "cuda_version": cuda_driver.version(cuda_version),
+        "kernel_module": module,
+        "nvml_version": nvml.of_machine("nvml_version"),
+        "libraries": fact(files, "/proc/self/maps") if files else nvml.of_machine("libraries"),
+    }
+    return Section(facts=facts)
+
+
+def _kernel_module() -> Fact:
+    """The loaded kernel module, which answers even where the libraries do not fit it."""
+    try:
+        found = _MODULE_LINE.search(_KERNEL_MODULE.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return unavailable(f"there is no {_KERNEL_MODULE}", str(_KERNEL_MODULE))
+    if found is None:
+        return unavailable("it names no version", str(_KERNEL_MODULE))
+    flavour = "open" if found[1].startswith("Open") else "proprietary"
+    return fact({"version": found[2], "flavour": flavour}, str(_KERNEL_MODULE))

@@ -1,0 +1,147 @@
+"""Section `process` of a process that was named: its workers, where they differ, and its devices.
+
+Which process it is (pid, folder, time) is for people only and enters no digest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from .. import proc, redact
+from .os_env import LAUNCH_SOURCE, VARIABLES
+
+_DESCENDANTS = "/proc/PID/cmdline of its descendants"
+_ACCELERATORS = (
+    (re.compile(r"/dev/nvidia\d+"), "nvidia"),
+    (re.compile(r"/dev/nvidia-caps/nvidia-cap\d+"), "nvidia_mig"),
+    (re.compile(r"/dev/dri/renderD\d+"), "dri"),
+    (re.compile(r"/dev/davinci\d+"), "ascend"),
+)
+_HELPERS = re.compile(r"multiprocessing\.(?:resource_tracker|forkserver)|compile_worker")
+"""Processes that compute nothing."""
+
+
+def process_section(pid: int, family: tuple[int, ...]) -> Section:
+    """What is known of a process as a process.
+
+    Args:
+        pid: The one that was named.
+        family: It and its descendants.
+    """
+    workers = {member: role for member in family if member != pid and (role := _role(member)) is not None}
+    stable = {
+        "observed": fact("another process, from outside", "rip"),
+        "accelerators": _accelerators(pid, family),
+        **_layout(workers),
+        "variables_differ": _differing_variables(pid, workers),
+    }
+    return Section(facts=stable, volatile=_volatile(pid, family))
+
+
+def _role(pid: int) -> str | None:
+    """What a worker calls itself: its title, else its program; None for one that computes nothing."""
+    try:
+        words = proc.command_line(pid)
+    except proc.Unread:
+        return None
+    if not words or any(_HELPERS.search(word) for word in words):
+        return None
+    if len(words) == 1 or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
+        return redact.text(words[0] if "::" in words[0] else os.path.basename(words[0]))
+    given = [word for word in words[1:] if word not in ("-B", "-E", "-I", "-s", "-S", "-u")]
+    if given[:1] in (["-m"], ["-c"]) and len(given) > 1:
+        return redact.text(f"python {given[0]} {given[1]}")
+    return redact.text(os.path.basename(given[0])) if given else "python"
+
+
+def _layout(workers: dict[int, str]) -> dict[str, Fact]:
+    """How many workers of each kind there are, and on how many processors each may run."""
+    processors: dict[str, list[int]] = {}
+    for member, role in workers.items():
+        try:
+            processors.setdefault(role, []).append(proc.cpu_count(member))
+        except proc.Unread:
+            continue  # it ended meanwhile
+    if not processors:
+        return dict.fromkeys(
+            ("workers", "worker_cpus"), unavailable("it has no other process that computes", _DESCENDANTS)
+        )
+    counts = Counter({role: len(found) for role, found in processors.items()})
+    return {
+        "workers": fact(dict(sorted(counts.items())), _DESCENDANTS),
+        "worker_cpus": fact(
+            {role: sorted(found) for role, found in sorted(processors.items())}, "/proc/PID/status"
+        ),
+    }
+
+
+def _differing_variables(pid: int, workers: dict[int, str]) -> Fact:
+    """The known variables with which the process and its workers were launched differently."""
+    launched = {pid: proc.launch_environment(pid), **{one: proc.launch_environment(one) for one in workers}}
+    known = {member: environ for member, (environ, unread) in launched.items() if unread is None}
+    if pid not in known:
+        return unavailable(launched[pid][1] or proc.ENDED, LAUNCH_SOURCE)
+    differing = {}
+    for variable in sorted(name for family in VARIABLES.values() for name in family):
+        said = {member: redact.text(environ.get(variable, "not set")) for member, environ in known.items()}
+        if len(set(said.values())) > 1:
+            differing[variable] = {workers.get(member, "itself"): value for member, value in said.items()}
+    return (
+        fact(differing, LAUNCH_SOURCE)
+        if differing
+        else unavailable("no variable that rip knows differs between it and its workers", LAUNCH_SOURCE)
+    )
+
+
+def _accelerators(pid: int, family: tuple[int, ...]) -> Fact:
+    """How many devices of each kind the process and its workers have open; which ones differs by host."""
+    source = "/proc/PID/fd"
+    found: dict[str, set[str]] = {}
+    for member in family:
+        try:
+            paths = proc.open_files(member)
+        except proc.Unread as reason:
+            if member == pid:
+                return unavailable(str(reason), source)
+            continue
+        for path in paths:
+            for pattern, kind in _ACCELERATORS:
+                if pattern.fullmatch(path):
+                    found.setdefault(kind, set()).add(path)
+    if not found:
+        return unavailable("no accelerator's device file is open", source)
+    return fact({kind: len(paths) for kind, paths in sorted(found.items())}, source)
+
+
+def _volatile(pid: int, family: tuple[int, ...]) -> dict[str, Fact]:
+    """Which process it is: nothing of it changes a number."""
+    readings: dict[str, Callable[[], object]] = {
+        "name": lambda: redact.text(proc.status_of(pid).name),
+        "executable": lambda: redact.text(proc.link(pid, "exe")),
+        "working_directory": lambda: redact.text(proc.link(pid, "cwd")),
+        "command_line": lambda: redact.command_line(proc.command_line(pid)),
+        "user_id": lambda: proc.owner(pid),
+        "threads": lambda: proc.status_of(pid).threads,
+        "allowed_cpus": lambda: proc.allowed_cpus(pid),
+        "started": lambda: _started(pid),
+    }
+    found = {"pid": fact(pid, "--pid"), "family": fact(list(family), "/proc/PID/stat")}
+    for name, reading in readings.items():
+        try:
+            found[name] = fact(reading(), "/proc/PID")
+        except proc.Unread as reason:
+            found[name] = unavailable(str(reason), "/proc/PID")
+    return found
+
+
+def _started(pid: int) -> str:
+    """When it was started, UTC, to the second."""
+    since_boot = float(Path("/proc/uptime").read_text("ascii").split()[0])
+    age = since_boot - proc.status_of(pid).started / os.sysconf("SC_CLK_TCK")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age))

@@ -1,0 +1,70 @@
+"""What a rule is: a pattern of fields, a condition, the level at risk, why, who says so, what to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...schemas.claim import Level
+    from ...schemas.fingerprint import Fact, Fingerprint
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document and its section, or an issue."""
+
+    title: str
+    url: str | None = None
+    """None: what the rule says follows from what the field is; nobody needs to say it."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One field of two fingerprints, with all else that they say: a rule may depend on it."""
+
+    section: str
+    field: str
+    before: Fact | None
+    after: Fact | None
+    base: Fingerprint
+    now: Fingerprint
+
+
+@dataclass(frozen=True)
+class Condition:
+    """When a row applies: in words for the documentation, and as a test of the comparison."""
+
+    text: str
+    holds: Callable[[Compared], bool]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the tables."""
+
+    pattern: str
+    """`section.field`, with shell wildcards."""
+    risk: Level | None
+    """The weakest promise in doubt; None: none directly."""
+    why: str
+    source: Source | tuple[Source, ...]
+    replay: str
+    """What to replay to know, with rip's own means."""
+    when: Condition | None = None
+    """None: always."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Its documents, one or several."""
+        return self.source if isinstance(self.source, tuple) else (self.source,)
+
+    def text(self) -> str:
+        """Reason and sources in one line."""
+        return f"{self.why} ({'; '.join(source.title for source in self.sources)})"
+
+    @property
+    def urls(self) -> list[str]:
+        """Where its documents are."""
+        return [source.url for source in self.sources if source.url is not None]

@@ -1,0 +1,186 @@
+"""The conditions of the tables: what two values, and the rest of both fingerprints, must look like."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.base import canonical_json
+from .base import Compared, Condition
+from .defaults import DEFAULTS, NOT_SET
+
+if TYPE_CHECKING:
+    from ...schemas.fingerprint import Fact, Fingerprint
+
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_WIDTHS = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+    "prefill_context_parallel_size",
+)
+
+
+def _value(reading: Fact | None) -> Any:
+    return None if reading is None else reading.value
+
+
+def _same(one: Any, other: Any) -> bool:
+    return canonical_json([one]) == canonical_json([other])
+
+
+def _version(reading: Fact | None) -> str | None:
+    """The version that a reading states, as text or in a table with `version`."""
+    value = _value(reading)
+    if isinstance(value, dict):
+        value = value.get("version")
+    return value if isinstance(value, str) else None
+
+
+def _release(reading: Fact | None) -> tuple[str, str] | None:
+    """Major and minor number."""
+    match = _VERSION.search(_version(reading) or "")
+    return (match[1], match[2]) if match else None
+
+
+def _only_patch(c: Compared) -> bool:
+    before, after = _release(c.before), _release(c.after)
+    return before is not None and before == after and _version(c.before) != _version(c.after)
+
+
+def _same_version(c: Compared) -> bool:
+    before, after = _version(c.before), _version(c.after)
+    return before is not None and before == after and isinstance(_value(c.before), dict)
+
+
+def _only_origin(c: Compared) -> bool:
+    """Two tables that agree in all but where a package was installed from."""
+    before, after = _value(c.before), _value(c.after)
+    return (
+        isinstance(before, dict)
+        and isinstance(after, dict)
+        and "record_sha256" in before
+        and _same({**before, "direct_url": ""}, {**after, "direct_url": ""})
+    )
+
+
+def _width(fingerprint: Fingerprint) -> int | None:
+    """How many GPUs work on one request; None where nothing says it."""
+    stated = [_value(fingerprint.get("parallelism", field)) for field in _WIDTHS]
+    known = [int(size) for size in stated if isinstance(size, int | float) and not isinstance(size, bool)]
+    if known:
+        return max(known)
+    count = _value(fingerprint.get("gpus", "count"))
+    # One GPU is one rank. Of several, it is unknown how many a request uses.
+    return 1 if count in (0, 1) and not isinstance(count, bool) else None
+
+
+def _one_gpu(c: Compared) -> bool:
+    return _width(c.base) == 1 and _width(c.now) == 1
+
+
+def _as_switch(name: str, reading: Fact | None) -> str | None:
+    """A variable's meaning, with absence read as its default; None where nobody states the default."""
+    if reading is None:
+        return None
+    if reading.unavailable is not None:
+        return DEFAULTS[name][0] if reading.unavailable == NOT_SET and name in DEFAULTS else None
+    return (
+        str(reading.value).strip().lower()
+    )  # `true` is not `1`: several readers ask for exactly one of them
+
+
+def _means_the_same(c: Compared) -> bool:
+    before, after = _as_switch(c.field, c.before), _as_switch(c.field, c.after)
+    return before is not None and before == after
+
+
+def _equal(section: str, field: str, *others: str) -> Condition:
+    """The field, known on both sides, is equal though the one at hand changed."""
+
+    def holds(c: Compared) -> bool:
+        for name in (field, *others):
+            before, after = _value(c.base.get(section, name)), _value(c.now.get(section, name))
+            if before is None or not _same(before, after):
+                return False
+        return True
+
+    return Condition(f"`{section}.{' and '.join((field, *others))}` known and equal on both sides", holds)
+
+
+def _other_compute_capability(c: Compared) -> bool:
+    before, after = _capabilities(c.before), _capabilities(c.after)
+    return before is not None and after is not None and before != after
+
+
+def _capabilities(reading: Fact | None) -> list[str] | None:
+    """The compute capabilities at the end of `NVIDIA H200 9.0`, or of a list of such."""
+    value = _value(reading)
+    names = value if isinstance(value, list) else [value]
+    found = [re.search(r"(\d+\.\d+)$", name) if isinstance(name, str) else None for name in names]
+    return None if None in found or not found else sorted({match[1] for match in found if match})
+
+
+def _probe_failed(c: Compared) -> bool:
+    return any(
+        side is not None and (side.unavailable or "").startswith("the probe failed: ")
+        for side in (c.before, c.after)
+    )
+
+
+def _quantizes(c: Compared) -> bool:
+    """One side keeps keys and values in a type of less than 16 bits."""
+    short = re.compile(r"(?:fp|f|int|i|q|nv)?[48](?:\D|$)|fp8|int8|q[2-8]_|nvfp4|mxfp4", re.IGNORECASE)
+    return any(isinstance(value := _value(side), str) and short.match(value) for side in (c.before, c.after))
+
+
+def _loaded(reading: Fact | None) -> Any:
+    """The entries of a table of copies that are loaded."""
+    value = _value(reading)
+    if not isinstance(value, dict):
+        return None
+    return {name: copy for name, copy in value.items() if isinstance(copy, dict) and copy.get("loaded")}
+
+
+def _same_loaded_copy(c: Compared) -> bool:
+    before, after = _loaded(c.before), _loaded(c.after)
+    return before is not None and after is not None and _same(before, after)
+
+
+def _same_choices(c: Compared) -> bool:
+    before, after = _value(c.before), _value(c.after)
+    return (
+        isinstance(before, dict)
+        and isinstance(after, dict)
+        and "choices_sha256" in before
+        and _same(before["choices_sha256"], after.get("choices_sha256"))
+    )
+
+
+def _same_version_beside(c: Compared) -> bool:
+    field = c.field.removesuffix("_build_id")
+    before = _value(c.base.get(c.section, field))
+    return before is not None and _same(before, _value(c.now.get(c.section, field)))
+
+
+def means_the_same(default: str) -> Condition:
+    """A variable is not set on one side, and has its default on the other."""
+    return Condition(f"not set on one side, `{default}` on the other", _means_the_same)
+
+
+ONLY_PATCH = Condition("only what follows major and minor number changed", _only_patch)
+SAME_VERSION = Condition("the version is the same: another build of it", _same_version)
+SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", _same_loaded_copy)
+SAME_CHOICES = Condition("the autotune winners are the same on both sides", _same_choices)
+SAME_VERSION_BESIDE = Condition("the version beside it is the same", _same_version_beside)
+ONLY_ORIGIN = Condition("the installed files are the same, only their origin is another one", _only_origin)
+ONE_GPU = Condition("one GPU works on a request, on both sides", _one_gpu)
+
+OTHER_COMPUTE_CAPABILITY = Condition("another compute capability", _other_compute_capability)
+PROBE_FAILED = Condition("a probe failed on one side", _probe_failed)
+QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
+SAME_TENSORS = _equal("model", "tensors_root")
+SAME_RENDERING = _equal("template", "rendered_sha256")
+SAME_TP = _equal("parallelism", "tensor_parallel_size")
+SAME_SMS = _equal("gpus", "compute_capability", "sm_count")

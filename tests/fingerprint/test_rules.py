@@ -1,0 +1,205 @@
+"""Rules: every variable has one, special rows win, and conditions look at values and surroundings."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+import pytest
+from rip.fingerprint.drift import drift
+from rip.fingerprint.probes.os_env import VARIABLES
+from rip.fingerprint.rules import RULES, rule_for, rules_of
+from rip.fingerprint.rules.defaults import DEFAULTS, NOT_SET
+from rip.schemas.change import Change
+from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
+
+UNSET = unavailable(NOT_SET, "environment")
+
+
+def changed(
+    place: str,
+    before: object,
+    after: object,
+    base: dict[str, object] | None = None,
+    now: dict[str, object] | None = None,
+) -> Change:
+    """The change of one field, with other fields (`section.field` → value) beside it on each side."""
+    sides = []
+    for value, others in ((before, base or {}), (after, now if now is not None else base or {})):
+        sections: dict[str, dict[str, Fact]] = {}
+        for name, each in {**others, place: value}.items():
+            section, _, field = name.partition(".")
+            sections.setdefault(section, {})[field] = each if isinstance(each, Fact) else fact(each, "s")
+        built = {name: Section(facts=facts) for name, facts in sections.items()}
+        sides.append(Fingerprint.build("0.1.0", "2026-07-14T09:30:00+00:00", built))
+    return next(change for change in drift(*sides) if change.name == place)
+
+
+def test_no_rule_is_hidden_behind_a_more_general_one() -> None:
+    for place, rule in enumerate(RULES):
+        hiding = [
+            earlier.pattern
+            for earlier in RULES[:place]
+            if earlier.when is None and fnmatchcase(rule.pattern, earlier.pattern)
+        ]
+        assert hiding == [], rule.pattern
+
+
+def test_every_variable_has_a_rule_of_its_own_family() -> None:
+    for name in (name for family in VARIABLES.values() for name in family):
+        rule = rule_for("determinism", name)
+        assert rule is not None, name
+        assert rule.pattern != "determinism.*", name
+
+
+def test_every_rule_says_why_who_and_what_to_replay() -> None:
+    for rule in RULES:
+        assert rule.why, rule.pattern
+        assert rule.sources, rule.pattern
+        assert rule.replay, rule.pattern
+        assert all(urlsplit(url).scheme == "https" for url in rule.urls), rule.pattern
+
+
+def test_a_default_is_stated_only_for_variables_that_are_read() -> None:
+    assert not set(DEFAULTS) - {name for family in VARIABLES.values() for name in family}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "risk"),
+    [
+        ("VLLM_BATCH_INVARIANT", UNSET, "0", None),
+        ("VLLM_BATCH_INVARIANT", "0", UNSET, None),
+        ("VLLM_BATCH_INVARIANT", UNSET, "1", "bitwise"),
+        ("TORCHINDUCTOR_SPLIT_REDUCTIONS", UNSET, "1", None),
+        ("TORCHINDUCTOR_SPLIT_REDUCTIONS", UNSET, "0", "bitwise"),
+        ("TORCHINDUCTOR_SPLIT_REDUCTIONS", UNSET, "true", "bitwise"),  # Inductor asks for exactly 1
+        ("VLLM_FLOAT32_MATMUL_PRECISION", UNSET, "HIGHEST", None),
+        ("VLLM_FLOAT32_MATMUL_PRECISION", UNSET, "high", "numeric"),
+        ("NVIDIA_TF32_OVERRIDE", UNSET, "0", "numeric"),  # unset means: as the program asks
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "0", "1", "numeric"),
+        ("OMP_NUM_THREADS", UNSET, "1", "bitwise"),
+        ("NCCL_ALGO", "Ring", "Tree", "bitwise"),
+        ("VLLM_BATCH_INVARIANT", unavailable("no permission", "s"), "0", "bitwise"),
+    ],
+)
+def test_a_variable_set_to_its_default_is_no_risk(
+    name: str, before: object, after: object, risk: str | None
+) -> None:
+    assert changed(f"determinism.{name}", before, after).risk == risk
+
+
+def test_of_nccl_algo_no_value_is_called_good() -> None:
+    why = changed("determinism.NCCL_ALGO", UNSET, "Ring").rule
+    assert "No one value suits all" in why
+    for told in ("Ring", "Tree", "^NVLS"):
+        assert told in why
+
+
+@pytest.mark.parametrize(
+    ("base", "now", "risk"),
+    [
+        ({"parallelism.tensor_parallel_size": 1}, None, None),
+        ({"parallelism.tensor_parallel_size": 2}, None, "bitwise"),
+        ({"parallelism.tensor_parallel_size": 1}, {"parallelism.tensor_parallel_size": 2}, "bitwise"),
+        (
+            {"parallelism.tensor_parallel_size": 1, "parallelism.pipeline_parallel_size": 2},
+            None,
+            "bitwise",
+        ),
+        ({"gpus.count": 1}, None, None),
+        ({"gpus.count": 8}, None, "bitwise"),
+        ({}, None, "bitwise"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "before", "after"),
+    [("libraries.nccl", "2.28.3", "2.30.4"), ("determinism.NCCL_PROTO", UNSET, "Simple")],
+)
+def test_collectives_matter_where_several_gpus_work_on_a_request(
+    place: str,
+    before: object,
+    after: object,
+    base: dict[str, object],
+    now: dict[str, object] | None,
+    risk: str | None,
+) -> None:
+    assert changed(place, before, after, base, now).risk == risk
+
+
+def test_versions_of_cublas_say_what_kind_of_change_it_is() -> None:
+    patch = changed("libraries.cublas", "12.8.3.14", "12.8.4.1").rule
+    minor = changed("libraries.cublas", "12.8.4.1", "12.9.1.4").rule
+    build = changed("libraries.cublas_build_id", "a1", "b2", {"libraries.cublas": "12.8.4.1"}).rule
+    other = changed(
+        "libraries.cublas_build_id", "a1", "b2", {"libraries.cublas": "12.8"}, {"libraries.cublas": "12.9"}
+    ).rule
+    assert len({patch, minor, build}) == 3
+    assert other == minor
+    assert "patch level" in patch
+    assert "another build" in build
+    assert all("cuBLAS, Results reproducibility" in rule for rule in (patch, minor, build))
+
+
+def test_of_several_copies_the_loaded_one_counts() -> None:
+    loaded, idle = {"build_id": "a1", "loaded": True}, {"build_id": "b2", "loaded": False}
+    place = "libraries.cudnn_copies"
+    assert changed(place, {"torch": loaded}, {"torch": loaded, "system": idle}).risk is None
+    swapped = {"torch": {**loaded, "loaded": False}, "system": {**idle, "loaded": True}}
+    assert changed(place, {"torch": loaded, "system": idle}, swapped).risk == "bitwise"
+
+
+def test_a_package_from_another_place_with_the_same_files_is_no_risk() -> None:
+    files = {"version": "0.7.1", "record_sha256": "ab" * 32}
+    moved = changed("kernels.flashinfer-python", files, {**files, "direct_url": "https://example.org/x.whl"})
+    rebuilt = changed("kernels.flashinfer-python", files, {**files, "record_sha256": "cd" * 32})
+    assert moved.risk is None
+    assert moved.has_rule
+    assert rebuilt.risk == "bitwise"
+
+
+def test_resharding_is_no_risk_and_other_tensors_are() -> None:
+    tensors = {"model.tensors_root": "ab" * 32}
+    assert changed("model.sha256", "1" * 64, "2" * 64, tensors).risk is None
+    assert (
+        changed("model.sha256", "1" * 64, "2" * 64, tensors, {"model.tensors_root": "cd" * 32}).risk
+        == "semantic"
+    )
+    assert changed("model.sha256", "1" * 64, "2" * 64).risk == "semantic"
+
+
+def test_of_an_autotune_cache_the_winners_count() -> None:
+    cache = {"files": 10, "choices_sha256": "ab" * 32}
+    assert changed("kernels.triton_cache", cache, {**cache, "files": 12}).risk is None
+    assert changed("kernels.triton_cache", cache, {**cache, "choices_sha256": "cd" * 32}).risk == "bitwise"
+
+
+def test_a_template_that_renders_alike_is_told_from_one_that_does_not() -> None:
+    rendered = {"template.rendered_sha256": "ab" * 32}
+    assert changed("template.sha256", "1" * 64, "2" * 64, rendered).risk is None
+    assert changed("template.sha256", "1" * 64, "2" * 64).risk == "semantic"
+    assert changed("template.rendered_sha256", "1" * 64, "2" * 64).risk == "semantic"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "risk"),
+    [
+        ("auto", "fp8", "token"),
+        ("fp8_e5m2", "fp8_e4m3", "token"),
+        ("bfloat16", "float16", "numeric"),
+        ("f16", "q8_0", "token"),
+    ],
+)
+def test_quantized_keys_and_values_may_change_tokens(before: str, after: str, risk: str) -> None:
+    assert changed("engine.kv_cache_dtype", before, after).risk == risk
+
+
+def test_another_compute_capability_is_said_to_be_one() -> None:
+    other = changed("gpus.name_and_compute_capability", "NVIDIA A100-SXM4-80GB 8.0", "NVIDIA H200 9.0").rule
+    same = changed("gpus.name_and_compute_capability", "NVIDIA H100 80GB HBM3 9.0", "NVIDIA H200 9.0").rule
+    assert "another architecture" in other
+    assert "another architecture" not in same
+
+
+def test_rows_are_listed_up_to_the_first_that_always_applies() -> None:
+    listed = rules_of("libraries", "nccl")
+    assert [rule.when is None for rule in listed] == [False, True]
