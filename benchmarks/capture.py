@@ -51,7 +51,7 @@ def main() -> None:
 def small_model() -> Path:
     """The converted folder of the packaged model."""
     from rip.cli.demo import packaged_model
-    from rip.fingerprint.hashing import hash_files
+    from rip.fingerprint.model.hashing import hash_files
     from rip.replay.engines.hf_load import folder_of
 
     path = Path(packaged_model())

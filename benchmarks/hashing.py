@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
-from rip.fingerprint.hashing import usable_cores
-from rip.fingerprint.model_ref import resolve
-from rip.fingerprint.model_weights import Asked, layouts_of, read_weights
+from rip.fingerprint.model.hashing import usable_cores
+from rip.fingerprint.model.ref import resolve
+from rip.fingerprint.model.weights import Asked, layouts_of, read_weights
 
 RATIO = 0.9
 WARM_FILES, WARM_S = 1000, 0.3
@@ -40,7 +40,7 @@ SETTLED_S = 3.0
 READ = """
 import sys, time
 began = time.perf_counter()
-from rip.fingerprint.model_ref import resolve
+from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.probes.model_files import describe_model
 loaded = time.perf_counter()
 sections = describe_model(resolve(sys.argv[1]), fast="fast" in sys.argv)

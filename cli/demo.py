@@ -139,7 +139,7 @@ def packaged_model() -> str:
 
 def _record(model: Path, requests: Path) -> None:
     """Write the request set; the same envelopes that `rip envelope create` makes, with one model load."""
-    from ..fingerprint.model_ref import resolve
+    from ..fingerprint.model.ref import resolve
     from ..replay.prompt import load_local_tokenizer, tokenize
     from .console import write_private
     from .envelope import identified_envelope, identity_of

@@ -48,7 +48,7 @@ def diverge(
     from ..diverge.compare import diverge as compare
     from ..diverge.load import read_header
     from ..diverge.summary import print_summary
-    from ..fingerprint.drift import drift
+    from ..fingerprint.drift.compare import drift
     from ..schemas.claim import LEVELS
     from .console import progress_bar, refuse_overwrite, stderr_console
 

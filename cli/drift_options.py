@@ -103,8 +103,8 @@ def report_drift(
     Raises:
         NothingCompared: The two have no field in common.
     """
-    from ..fingerprint.drift import compare, failing
-    from ..fingerprint.drift_report import to_html, to_markdown
+    from ..fingerprint.drift.compare import compare, failing
+    from ..fingerprint.drift.report import to_html, to_markdown
     from ..schemas.claim import LEVELS
     from .console import write_private
 
@@ -132,8 +132,8 @@ def report_drift(
 
 def print_drift(console: Console, found: Drift) -> None:
     """The changes by risk, what to replay, and in one line what they amount to."""
-    from ..fingerprint.drift import by_risk
-    from ..fingerprint.drift_report import CLOSING, headline, listed, notes_of, replays_of
+    from ..fingerprint.drift.compare import by_risk
+    from ..fingerprint.drift.report import CLOSING, headline, listed, notes_of, replays_of
 
     for _group, members in by_risk(found.changes):
         for change in members:
@@ -147,8 +147,8 @@ def print_drift(console: Console, found: Drift) -> None:
 
 
 def _print_change(console: Console, change: Change) -> None:
-    from ..fingerprint.change_words import before_and_after, visible
-    from ..fingerprint.drift import group_of
+    from ..fingerprint.drift.compare import group_of
+    from ..fingerprint.drift.words import before_and_after, visible
 
     before, after = before_and_after(change)
     _say(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")

@@ -98,7 +98,7 @@ def create(
         _check_target(out)
         check_output_file(out, force or out.suffix == SET_SUFFIX)  # a set grows
 
-    from ..fingerprint.model_ref import resolve
+    from ..fingerprint.model.ref import resolve
     from ..replay.prompt import load_local_tokenizer, tokenize
 
     fingerprint = identity_of(model)
@@ -299,7 +299,7 @@ def _append(path: Path, envelope: Envelope) -> None:
 def identity_of(model: str) -> Fingerprint:
     """The fingerprint of this environment and a model, with progress while its files are hashed."""
     from ..fingerprint.collect import collect
-    from ..fingerprint.model_ref import resolve
+    from ..fingerprint.model.ref import resolve
     from .console import progress_bar, stderr_console
 
     with progress_bar(stderr_console()) as bar:

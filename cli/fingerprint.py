@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..fingerprint.context import Server, Strength
-    from ..fingerprint.model_ref import ModelRef
+    from ..fingerprint.model.ref import ModelRef
     from ..schemas.fingerprint import Fingerprint
 
 STRENGTHS = ("verified", "sampled", "claimed")
@@ -122,7 +122,7 @@ def fingerprint(
       rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
       rip fingerprint --read pasted.txt -o incident.json
     """
-    from ..fingerprint.model_ref import resolve
+    from ..fingerprint.model.ref import resolve
     from .console import refuse_overwrite, stderr_console, write_private
     from .drift import load_fingerprint
 

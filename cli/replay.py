@@ -17,7 +17,7 @@ from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..fingerprint.model_ref import ModelRef
+    from ..fingerprint.model.ref import ModelRef
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
     from ..schemas.fingerprint import Fact, Fingerprint
@@ -153,7 +153,7 @@ def replay(
     envelopes = _recorded(requests)
     beside, fill = _neighbours(neighbours)
 
-    from ..fingerprint.model_ref import resolve
+    from ..fingerprint.model.ref import resolve
     from ..replay.engines.base import engine_class
     from ..replay.engines.hf_settings import parse_settings
     from ..replay.identity import check_identity

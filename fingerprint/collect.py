@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..schemas.errors import BadInput, RipError
 from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
-from . import proc
 from .context import Context, Progress, Server, Strength, Subject
+from .process import proc
 
 if TYPE_CHECKING:
-    from .model_ref import ModelRef
+    from .model.ref import ModelRef
 
 Sections = dict[str, Section]
 Overrides = Mapping[str, Mapping[str, Fact]]
@@ -79,7 +79,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "server",
-        ".probes.remote_server:probe",
+        ".remote.server:probe",
         ("engine", "parallelism", "cache", "replica"),
         limit_s=SERVER_LIMIT_S,
         subjects=("server",),
@@ -105,7 +105,7 @@ def collect(
     """Read the environment of a process or of a server and, if given, a model.
 
     Args:
-        model: From `model_ref.resolve`; its files are hashed.
+        model: From `model.ref.resolve`; its files are hashed.
         pid: The process to observe; None for this one.
         server: The server to ask instead of a process.
         overrides: Section → field → fact that the caller knows better, such as what an engine resolved or

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from .model_ref import ModelRef
+    from .model.ref import ModelRef
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while files are hashed; may be called from several threads."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS
-from .fields import FIELDS, Field
+from .fields.table import FIELDS, Field
 from .rules import RULES, Rule, advice, rules_of
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "fingerprint.md"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import __version__
 from ..schemas.fingerprint import FLAT_KEYS, Fact, Fingerprint, Section, fact, unavailable
-from .partial import NO_TIME, NOT_PASTED, PASTED
+from .drift.partial import NO_TIME, NOT_PASTED, PASTED
 from .probes.cpu import NUMERIC_ISA
 from .probes.os_env import VARIABLES
 from .probes.python_env import FRAMEWORK_PACKAGES, KERNEL_PACKAGES

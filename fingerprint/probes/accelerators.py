@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from .. import packages
 from ..bounded import run
-from . import nvidia_answers
-from .listening import heard, program
+from ..gpus import answers as nvidia_answers
+from ..gpus.listening import heard, program
 
 if TYPE_CHECKING:
     from ..context import Context

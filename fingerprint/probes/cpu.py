@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import proc
-from ..partial import UNTOLD
+from ..drift.partial import UNTOLD
+from ..process import proc
 
 if TYPE_CHECKING:
     from ..context import Context

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import places, proc
-from ..ask_library import QUESTIONS, ask
-from ..known_libraries import Known, choice, joined, state_of
-from ..library_answers import ask_apart
-from ..library_copies import Surroundings
-from ..library_warnings import differing_processes, warnings
-from ..loaded import LoadedLibrary, UnreadableProcess, loaded_libraries
+from .. import places
+from ..libraries.answers import ask_apart
+from ..libraries.ask import QUESTIONS, ask
+from ..libraries.copies import Surroundings
+from ..libraries.known import Known, choice, joined, state_of
+from ..libraries.loaded import LoadedLibrary, UnreadableProcess, loaded_libraries
+from ..libraries.mismatch import differing_processes, warnings
+from ..process import proc
 
 if TYPE_CHECKING:
     from ..context import Context

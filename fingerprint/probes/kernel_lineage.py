@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import places, proc
+from .. import places
 from ..cache_folder import TooSlow, describe
+from ..process import proc
 
 if TYPE_CHECKING:
     from ..context import Context

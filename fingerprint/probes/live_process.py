@@ -13,11 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import known_engines, packages, proc, redact
-from ..engine_options import CONFIG_FILES
-from ..engine_settings import EXPECTED, fields_of
-from ..known_engines import Engine
-from ..process_python import Python, python_of
+from .. import packages, redact
+from ..process import engines as known_engines
+from ..process import proc
+from ..process.engine_options import CONFIG_FILES
+from ..process.engine_settings import EXPECTED, fields_of
+from ..process.engines import Engine
+from ..process.python import Python, python_of
 from .cpu import FROM_INSIDE, UNTOLD_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE, VARIABLES
 from .process_workers import process_section

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.base import sha256_of
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..cache import DigestCache
 from ..files import read_small
-from ..gguf_metadata import GgufHeader, read_header
-from ..hub_cache import other_revisions, refs_to, unfinished_downloads
-from ..model_config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
-from ..model_ref import ModelRef, adapter_weights
-from ..model_tokenizer import (
+from ..model.cache import DigestCache
+from ..model.config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
+from ..model.gguf_metadata import GgufHeader, read_header
+from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
+from ..model.ref import ModelRef, adapter_weights
+from ..model.template_probe import rendered_facts
+from ..model.tokenizer import (
     TOKENIZER_CONFIG,
     TOKENIZER_FIELDS,
     Tokenizer,
     folder_tokenizer,
     gguf_tokenizer,
 )
-from ..model_weights import WEIGHT_FIELDS, Asked, Weights, layouts_of, read_weights
+from ..model.weights import WEIGHT_FIELDS, Asked, Weights, layouts_of, read_weights
 from ..plain_json import read_object
-from ..template_probe import rendered_facts
 
 if TYPE_CHECKING:
     import threading
@@ -72,7 +72,7 @@ def describe_model(
     """The same sections for a given model.
 
     Args:
-        model: From `model_ref.resolve`.
+        model: From `model.ref.resolve`.
         progress: Called with (bytes done, bytes in all) while files are hashed.
         stop: When set, reading ends within one block.
         strength: How much of the weights is read. Tokenizer, template and configuration are always read.

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
-from .. import places, proc
+from .. import places
+from ..process import proc
 from .os_env import VARIABLES
 
 if TYPE_CHECKING:

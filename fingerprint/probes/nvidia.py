@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from . import cuda_driver, gpu_nvml, nvidia_answers
-from .listening import Answers
-from .nvidia_answers import CUDA, NVML, Asking
+from ..gpus import answers as nvidia_answers
+from ..gpus import driver as cuda_driver
+from ..gpus import nvml as gpu_nvml
+from ..gpus.answers import CUDA, NVML, Asking
+from ..gpus.listening import Answers
 
 if TYPE_CHECKING:
     from ..context import Context

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import proc
+from ..process import proc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import proc, redact
+from .. import redact
+from ..process import proc
 from .os_env import LAUNCH_SOURCE, VARIABLES
 
 _DESCENDANTS = "/proc/PID/cmdline of its descendants"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rip.fingerprint.collect import PROBES, Probe, collect
 from rip.fingerprint.context import Context
-from rip.fingerprint.drift import drift
-from rip.fingerprint.model_ref import resolve
+from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.packages import build
 from rip.fingerprint.probes.os_env import VARIABLES
 from rip.fingerprint.rules import rule_for
@@ -107,7 +107,7 @@ def test_the_digest_is_stable_over_runs_and_processes(model_folder: Path) -> Non
     assert first.root_digest == second.root_digest
     script = (
         "import sys; from rip.fingerprint.collect import collect;"
-        "from rip.fingerprint.model_ref import resolve;"
+        "from rip.fingerprint.model.ref import resolve;"
         "print(collect(resolve(sys.argv[1])).root_digest)"
     )
     command = [sys.executable, "-c", script, str(model_folder)]

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rip.fingerprint import proc
 from rip.fingerprint.context import Context
 from rip.fingerprint.probes import container
+from rip.fingerprint.process import proc
 from rip.schemas.fingerprint import Section
 
 ID = "0123456789abcdef" * 4

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.change_words import before_and_after
-from rip.fingerprint.drift import GROUPS, by_risk, compare, drift, failing, source_changes
-from rip.fingerprint.drift_report import headline, replays_of, to_html, to_markdown
+from rip.fingerprint.drift.compare import GROUPS, by_risk, compare, drift, failing, source_changes
+from rip.fingerprint.drift.report import headline, replays_of, to_html, to_markdown
+from rip.fingerprint.drift.words import before_and_after
 from rip.schemas.change import NO_RULE, Change, Drift
 from rip.schemas.claim import LEVELS, Level
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint, Section, fact, unavailable

@@ -12,10 +12,10 @@ from fakes import servers
 from rip.fingerprint import describe
 from rip.fingerprint.collect import collect
 from rip.fingerprint.context import Server
-from rip.fingerprint.engine_settings import EXPECTED, SETTINGS
-from rip.fingerprint.fields import FIELDS
-from rip.fingerprint.model_ref import resolve
+from rip.fingerprint.fields.table import FIELDS
+from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.pasted import from_text
+from rip.fingerprint.process.engine_settings import EXPECTED, SETTINGS
 from rip.fingerprint.rules import rule_for
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 

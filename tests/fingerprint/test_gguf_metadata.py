@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.gguf_metadata import TENSOR_TYPES, read_header, read_metadata
-from rip.fingerprint.tensors import Layout, LayoutFault
+from rip.fingerprint.model.gguf_metadata import TENSOR_TYPES, read_header, read_metadata
+from rip.fingerprint.model.tensors import Layout, LayoutFault
 from rip.schemas.errors import BadInput
 
 TOKENS = ["<s>", "a", "ü", "🙂", ""]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from fakes.checkpoints import write_safetensors
-from rip.fingerprint import cache as cache_module
-from rip.fingerprint import hashing
-from rip.fingerprint.cache import DigestCache
 from rip.fingerprint.context import Stopped
-from rip.fingerprint.hashing import hash_files
+from rip.fingerprint.model import cache as cache_module
+from rip.fingerprint.model import hashing
+from rip.fingerprint.model.cache import DigestCache
+from rip.fingerprint.model.hashing import hash_files
 from rip.schemas.errors import BadInput
 
 
@@ -137,8 +137,8 @@ def test_a_cache_that_cannot_be_written_is_only_noted(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rip.fingerprint import cache, hashing, tensor_stream
-from rip.fingerprint.tensors import safetensors_layout
+from rip.fingerprint.model import cache, hashing, tensor_stream
+from rip.fingerprint.model.tensors import safetensors_layout
 cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
 hashing.BLOCK_BYTES, tensor_stream.GROUP_BYTES = 1000, 5000
 journal, sha256, after, *names = sys.argv[1:]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fakes.libraries import NCCL, build, install, running
 from fakes.nvidia.stand_in import compiler
-from rip.fingerprint import library_answers
-from rip.fingerprint.ask_library import QUESTIONS
 from rip.fingerprint.context import Context
+from rip.fingerprint.libraries import answers as library_answers
+from rip.fingerprint.libraries.ask import QUESTIONS
 from rip.fingerprint.probes import cuda_libs, nccl_conf
 from rip.schemas.fingerprint import Fact, Section
 
@@ -118,7 +118,7 @@ def test_success_and_zero_is_no_driver(site: Path) -> None:
     ],
 )
 def test_numbers_of_every_age_are_read_as_their_headers_say(family: str, number: int, version: str) -> None:
-    from rip.fingerprint import ask_library
+    from rip.fingerprint.libraries import ask as ask_library
 
     class Library:
         def __getattr__(self, name: str) -> Any:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from fakes.processes import SLEEP, TITLED_WORKER, make_environment, starting
-from rip.fingerprint import proc
 from rip.fingerprint.collect import PROBES, Probe, collect
 from rip.fingerprint.context import Context, Server
-from rip.fingerprint.drift import drift
+from rip.fingerprint.drift.compare import drift
 from rip.fingerprint.probes import live_process
+from rip.fingerprint.process import proc
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint, Section, fact, unavailable
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from rip.fingerprint.model_ref import resolve
+from rip.fingerprint.model.ref import resolve
 from rip.schemas.errors import BadInput
 
 

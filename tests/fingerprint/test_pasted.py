@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.drift import compare
-from rip.fingerprint.partial import NOT_PASTED
+from rip.fingerprint.drift.compare import compare
+from rip.fingerprint.drift.partial import NOT_PASTED
 from rip.fingerprint.pasted import from_text
 from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
 

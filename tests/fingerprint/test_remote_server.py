@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from fakes import servers
 from fakes.servers import API_KEY, endless, serve, serve_raw
-from rip.fingerprint import bounded_http
 from rip.fingerprint.collect import collect
 from rip.fingerprint.context import Server
-from rip.fingerprint.drift import drift, not_compared
+from rip.fingerprint.drift.compare import drift, not_compared
+from rip.fingerprint.remote import client as bounded_http
 from rip.schemas.errors import BadInput, EngineFailed
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 

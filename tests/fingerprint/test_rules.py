@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 import pytest
-from rip.fingerprint.drift import drift
+from rip.fingerprint.drift.compare import drift
 from rip.fingerprint.probes.os_env import VARIABLES
 from rip.fingerprint.rules import RULES, rule_for, rules_of
 from rip.fingerprint.rules.defaults import DEFAULTS, NOT_SET

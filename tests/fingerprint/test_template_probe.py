@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from rip.fingerprint import template_probe
-from rip.fingerprint.cache import DigestCache
-from rip.fingerprint.template_probe import CASES, rendered_facts
+from rip.fingerprint.model import template_probe
+from rip.fingerprint.model.cache import DigestCache
+from rip.fingerprint.model.template_probe import CASES, rendered_facts
 from rip.schemas.fingerprint import Fact
 
 CHATML = (

@@ -13,16 +13,16 @@ from blake3 import blake3
 from fakes.checkpoints import SMALL, Tensors, reshard, write_raw, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint import hashing, tensor_stream, tensors
-from rip.fingerprint.hashing import Job, read_files, sample_tensors
-from rip.fingerprint.tensors import (
+from rip.fingerprint.model import hashing, tensor_stream, tensors
+from rip.fingerprint.model.hashing import Job, read_files, sample_tensors
+from rip.fingerprint.model.tensors import (
     LayoutFault,
     Tensor,
     listed,
     root_of,
     safetensors_layout,
 )
-from rip.fingerprint.windows import WINDOW_BYTES, WINDOWS, windows_of
+from rip.fingerprint.model.windows import WINDOW_BYTES, WINDOWS, windows_of
 from rip.schemas.base import canonical_json
 
 

@@ -1,0 +1,1 @@
+"""Two fingerprints to a list of changes, in words and as a report."""

@@ -1,0 +1,189 @@
+"""Two fingerprints to a list of changes, the thirteen flat keys first. It reads nothing by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ...schemas.base import canonical_json
+from ...schemas.change import NO_RULE, Change, Drift
+from ...schemas.claim import LEVELS, Level
+from ...schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint
+from ..rules import Compared, advice, rule_for
+from .partial import fields_vary, is_pasted, is_untold
+
+GROUPS: tuple[str, ...] = (*reversed(LEVELS), "no rule", "none")
+"""What a change can be, gravest first: the level it puts at risk, unknown, or known to risk none."""
+
+
+def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
+    """The fields that read differently, most telling first. Volatile readings are not compared.
+
+    A reading that has the same value from another source is not a change (see `source_changes`). Two
+    readings that are unavailable for the same reason are equal; a value against `unavailable` is a change,
+    and so is a field that only one of the two has. What a source cannot tell, or was not asked for (a pasted
+    text, a server, a weaker strength of hashing), is not compared (see `not_compared`).
+    """
+    vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
+    changes = []
+    for section, field in _fields(base, now):
+        before, after = base.get(section, field), now.get(section, field)
+        if _is_untold(before, after, vary):
+            continue
+        if pasted:
+            before, after = _common(before, after)
+        if not _says_the_same(before, after):
+            rule = rule_for(section, field, Compared(section, field, before, after, base, now))
+            changes.append(
+                Change(
+                    section=section,
+                    field=field,
+                    before=before,
+                    after=after,
+                    risk=rule.risk if rule else None,
+                    rule=rule.text() if rule else NO_RULE,
+                    replay=rule.replay if rule and rule.replay != advice.NOTHING else None,
+                    sources=(rule.urls or None) if rule else None,
+                )
+            )
+    return changes
+
+
+def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
+    """`section.field` of what one of the two does not tell, so that nothing is known of a change."""
+    vary = fields_vary(base, now)
+    return [
+        f"{section}.{field}"
+        for section, field in _fields(base, now)
+        if _is_untold(base.get(section, field), now.get(section, field), vary)
+    ]
+
+
+def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
+    """Readings of equal value whose source differs, in words: weaker or stronger evidence, not drift.
+
+    That another kind of fingerprint has other sources goes without saying.
+    """
+    if fields_vary(base, now):
+        return []
+    return [
+        f"{section}.{field}: {before.source} → {after.source}"
+        for section, field in _fields(base, now)
+        if (before := base.get(section, field)) is not None
+        and (after := now.get(section, field)) is not None
+        and before.source != after.source
+        and _says_the_same(before, after)
+    ]
+
+
+def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> Drift:
+    """`drift` and `source_changes` as one document.
+
+    Args:
+        base: The earlier or trusted one.
+        now: The one that may have changed.
+        ignore: Patterns of `section.field` with shell wildcards; changes that fit one are listed apart.
+    """
+    patterns = tuple(ignore)
+    changes = drift(base, now)
+    ignored = [change for change in changes if any(fnmatchcase(change.name, each) for each in patterns)]
+    untold = not_compared(base, now)
+    return Drift(
+        base_root_digest=base.root_digest,
+        now_root_digest=now.root_digest,
+        changes=[change for change in changes if change not in ignored],
+        source_changes=source_changes(base, now),
+        ignored=ignored or None,
+        compared=len(_fields(base, now)) - len(untold),
+        not_compared=untold or None,
+    )
+
+
+def group_of(change: Change) -> str:
+    """The entry of `GROUPS` that a change belongs to."""
+    return "no rule" if not change.has_rule else change.risk or "none"
+
+
+def by_risk(changes: Iterable[Change]) -> list[tuple[str, list[Change]]]:
+    """Changes by group, gravest first, empty groups left out. Within a group their order stays."""
+    listed = list(changes)
+    groups = [(group, [change for change in listed if group_of(change) == group]) for group in GROUPS]
+    return [(group, members) for group, members in groups if members]
+
+
+def failing(changes: Iterable[Change], level: Level | None = None) -> list[Change]:
+    """The changes that break a check.
+
+    Args:
+        changes: Of a drift.
+        level: The check fails where the promise of this level, or of a weaker one, is in doubt: for `token`
+            those that put token or semantic at risk. A change without a rule always counts, because nobody
+            knows what it puts in doubt. None: every change counts.
+    """
+    if level is None:
+        return list(changes)
+    grave = {*LEVELS[LEVELS.index(level) :], "no rule"}
+    return [change for change in changes if group_of(change) in grave]
+
+
+def _fields(base: Fingerprint, now: Fingerprint) -> list[tuple[str, str]]:
+    """Every (section, field) that one of the two has: flat keys, then sections in their order, then names."""
+    found = {
+        (section, field)
+        for fingerprint in (base, now)
+        for section, content in fingerprint.sections.items()
+        for field in content.facts
+    }
+    first = {place: rank for rank, place in enumerate(FLAT_KEYS.values())}
+    order = {section: rank for rank, section in enumerate(SECTIONS)}
+    return sorted(
+        found, key=lambda place: (first.get(place, len(first)), order.get(place[0], len(order)), *place)
+    )
+
+
+def _says_the_same(before: Fact | None, after: Fact | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    # Canonical JSON, because Python takes True for 1, and a stored document keeps large integers as text.
+    readings = [canonical_json([reading.value, reading.unavailable]) for reading in (before, after)]
+    return readings[0] == readings[1]
+
+
+def _is_untold(before: Fact | None, after: Fact | None, fields_vary: bool) -> bool:
+    """Whether one side does not tell. That both do not, for the same reason, is as good as a reading."""
+    if before is None or after is None:
+        return fields_vary
+    return (is_untold(before) or is_untold(after)) and not _says_the_same(before, after)
+
+
+def _common(before: Fact | None, after: Fact | None) -> tuple[Fact | None, Fact | None]:
+    """Of two tables, one of them from pasted text, the entries that both have."""
+    if before is None or after is None:
+        return before, after
+    one, other = before.value, after.value
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return before, after
+    names = one.keys() & other.keys()
+    return (
+        before.model_copy(update={"value": {name: one[name] for name in names}}),
+        after.model_copy(update={"value": {name: other[name] for name in names}}),
+    )
+
+
+def narrowed(before: Any, after: Any) -> tuple[Any, Any]:
+    """Of two tables only the entries that differ, `absent` for those that one lacks; other values as is."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return _only_differing(before, after), _only_differing(after, before)
+    return before, after
+
+
+def _only_differing(side: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name in sorted({*side, *other}):
+        mine, theirs = side.get(name, "absent"), other.get(name, "absent")
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            mine, theirs = _only_differing(mine, theirs), _only_differing(theirs, mine)
+        if canonical_json(mine) != canonical_json(theirs):
+            kept[name] = mine
+    return kept

@@ -1,0 +1,1 @@
+"""Another process: what Linux tells of it, its Python, and which engine it is."""

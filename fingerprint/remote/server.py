@@ -1,0 +1,175 @@
+"""A live server that was named by its address: which engine it is, and what it tells of itself.
+
+Only questions that change nothing are asked. Of the machine it runs on, nothing is known from here: the
+sections that a server does not speak of say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.errors import EngineFailed
+from ...schemas.fingerprint import FLAT_KEYS, Section, fact
+from ..drift.partial import UNTOLD_BY_SERVER
+from ..process.engine_settings import EXPECTED
+from . import llama as remote_llama
+from . import ollama as remote_ollama
+from . import sglang as remote_sglang
+from . import tgi as remote_tgi
+from . import trtllm as remote_trtllm
+from . import vllm as remote_vllm
+from .client import Client, NoAnswer, Unreachable
+from .told import Told, part, rows
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+NOT_TOLD = "the server does not tell"
+_HOST = "a server does not tell of its machine: run rip fingerprint --pid there"
+_UNSPOKEN = (
+    ("model", "served"),
+    ("model", "served_name"),
+    ("model", "adapters"),
+    ("tokenizer", "probe"),
+    ("template", "sha256"),
+    ("sampling", "server_defaults"),
+    ("engine", "name"),
+    ("engine", "version"),
+    ("replica", "weight_version"),
+    *EXPECTED,
+)
+"""Fields that some servers tell and others do not."""
+_OF_THE_HOST = (
+    ("frameworks", "torch"),
+    ("libraries", "cuda"),
+    ("libraries", "cublas"),
+    ("gpus", "name_and_compute_capability"),
+    ("driver", "version"),
+    ("kernels", "triton"),
+    ("cpu", "model"),
+    ("os", "kernel"),
+    ("determinism", "batch_invariance"),
+)
+_Reader = Callable[[Client, Told], None]
+_OWNERS: dict[str, str] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama.cpp",
+    "tensorrt_llm": "tensorrt-llm",
+    "library": "ollama",
+}
+"""What `/v1/models` calls the owner of a model → the engine."""
+_READERS: dict[str, _Reader] = {
+    "vllm": remote_vllm.read,
+    "sglang": remote_sglang.read,
+    "llama.cpp": remote_llama.read,
+    "tgi": remote_tgi.read,
+    "ollama": remote_ollama.read,
+    "tensorrt-llm": remote_trtllm.read,
+}
+
+
+def probe(context: Context) -> dict[str, Section]:
+    """All sections, from what the server answers.
+
+    Raises:
+        BadInput: Its address is none.
+        EngineFailed: Nothing answers there.
+    """
+    assert context.server is not None
+    client = Client(context.server, context.stop)
+    told = Told((context.server.api_key,) if context.server.api_key else ())
+    models = _models(client, told)
+    name = _engine(client, models)
+    if name is not None:
+        told.say("engine", "name", name, "its endpoints")
+        _READERS[name](client, told)
+    else:
+        told.lacks("engine", "name", "no endpoint of an engine that rip knows answers", "its endpoints")
+        _unknown_version(client, told)
+    if not client.answered:
+        raise EngineFailed(
+            f"{client.url} answers no question", "see whether the server is up and not overloaded"
+        )
+    _model_names(models, told)
+    told.now("replica", "url", client.url, "--url")
+    return _completed(told)
+
+
+def _models(client: Client, told: Told) -> Any:
+    """What `/v1/models` says; almost every server has it."""
+    try:
+        reply = client.get("/v1/models")
+        told.say("replica", "server_header", reply.headers.get("server"), "HTTP header")
+        return reply.json()
+    except Unreachable as reason:
+        raise EngineFailed(
+            f"{client.url} cannot be asked: {reason}", "start the server, or correct the address of --url"
+        ) from None
+    except NoAnswer as reason:
+        for field in ("served_name", "served"):
+            told.lacks("model", field, str(reason), "/v1/models")
+        return None
+
+
+def _engine(client: Client, models: Any) -> str | None:
+    """The engine: as the owner of its models, else by an endpoint that only it has."""
+    owners = {_OWNERS.get(str(model.get("owned_by")).lower()) for model in rows(part(models, "data"))}
+    known = [owner for owner in owners if owner is not None]
+    if len(known) == 1 and len(owners) == 1:
+        return known[0]
+    for path, recognise in (
+        ("/info", remote_tgi.recognise),
+        ("/props", remote_llama.recognise),
+        ("/api/version", remote_ollama.recognise),
+        ("/server_info", remote_sglang.recognise),
+        ("/load", remote_vllm.recognise),
+    ):
+        try:
+            name = recognise(client.get(path).json())
+        except NoAnswer:
+            continue
+        if name is not None:
+            return name
+    return known[0] if len(known) == 1 else None
+
+
+def _unknown_version(client: Client, told: Told) -> None:
+    """Several engines answer `/version` alike: it does not say whose version that is."""
+    try:
+        told.say("engine", "version", part(client.get("/version").json(), "version"), "/version")
+    except NoAnswer as reason:
+        told.lacks("engine", "version", str(reason), "/version")
+
+
+def _model_names(models: Any, told: Told) -> None:
+    """Base models and adapters, as the OpenAI API lists them. A provider lists many: they are one list."""
+    listed = rows(part(models, "data"))
+    names = [str(model["id"]) for model in listed if "id" in model and not model.get("parent")]
+    adapters = {
+        str(model["id"]): model.get("root") for model in listed if "id" in model and model.get("parent")
+    }
+    source = "/v1/models"
+    told.say("model", "served_name", names[0] if len(names) == 1 else sorted(names) or None, source)
+    if adapters:
+        told.say("model", "adapters", adapters, source)
+    if len(names) == 1:
+        model = next(model for model in listed if model.get("id") == names[0])
+        told.say("model", "served", model.get("root"), source)
+        told.say("engine", "max_model_len", model.get("max_model_len"), source)
+
+
+def _completed(told: Told) -> dict[str, Section]:
+    """Every field that a fingerprint is expected to have, known or not."""
+    told.lacks("sampling", "contract_version", "the server samples by its own rules, not by rip's", "rip")
+    told.lacks("replica", "id", "the server does not name its replica", UNTOLD_BY_SERVER)
+    only_generated = "it comes with generated answers only: replay a request"
+    told.lacks("replica", "system_fingerprint", only_generated, UNTOLD_BY_SERVER)
+    for section, field in _OF_THE_HOST:
+        told.lacks(section, field, _HOST, UNTOLD_BY_SERVER)
+    for section, field in (*_UNSPOKEN, *FLAT_KEYS.values()):
+        told.lacks(section, field, NOT_TOLD, UNTOLD_BY_SERVER)
+    sections = told.sections()
+    sections["process"] = Section(facts={"observed": fact("a server, by what it answers", "rip")})
+    return sections
