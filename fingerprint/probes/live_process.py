@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from .. import packages, redact
-from ..process import engines as known_engines
-from ..process import proc
+from ..process import engines, proc
 from ..process.engine_options import CONFIG_FILES
 from ..process.engine_settings import EXPECTED, fields_of
 from ..process.engines import Engine
@@ -128,12 +127,12 @@ def probe(context: Context) -> dict[str, Section]:
 def _engine(named: Named) -> Engine | None:
     """The engine; of a process with a title, with the arguments of the nearest parent that shows them."""
     mapped = named.mapped if isinstance(named.mapped, set) else set()
-    engine = known_engines.recognise(named.command_line, mapped)
+    engine = engines.recognise(named.command_line, mapped)
     parent = named.pid
     while engine is not None and engine.arguments is None:
         try:
             parent = proc.status_of(parent).parent
-            above = known_engines.recognise(proc.command_line(parent), ())
+            above = engines.recognise(proc.command_line(parent), ())
         except proc.Unread:
             break
         if above is None or above.name != engine.name:
@@ -150,7 +149,7 @@ def _settings(named: Named, engine: Engine | None) -> dict[str, dict[str, Fact]]
         sections.setdefault(section, {})[field] = unavailable(reason, COMMAND_LINE)
     if engine is None or engine.arguments is None:
         return sections
-    arguments = known_engines.arguments_of(engine, named.context.environ)
+    arguments = engines.arguments_of(engine, named.context.environ)
     for (section, field), said in fields_of(engine.name, arguments).items():
         sections.setdefault(section, {})[field] = fact(redact.value(said), COMMAND_LINE)
     none = unavailable("it was started without arguments", COMMAND_LINE)
@@ -170,7 +169,7 @@ def _engine_facts(named: Named, engine: Engine | None) -> dict[str, Fact]:
     if named.python.version is None and isinstance(named.executable, str):
         digest = named.sha256(named.executable, _MAX_EXECUTABLE_BYTES)
         return {**facts, "version": unavailable(_NOT_RUN, "proc-maps"), "executable_sha256": digest}
-    for name in known_engines.PACKAGES.get(engine.name, ()):
+    for name in engines.PACKAGES.get(engine.name, ()):
         build = packages.build(name, named.package_folders)
         if build.unavailable is None:
             return {**facts, "version": fact(build.value["version"], f"dist-info of {name}"), "build": build}
@@ -185,9 +184,7 @@ def _environment(named: Named, engine: Engine) -> Fact:
     found = {
         name: redact.text(said)
         for name, said in sorted(named.context.environ.items())
-        if known_engines.is_variable_of(engine.name, name)
-        and name not in listed
-        and not redact.is_secret(name)
+        if engines.is_variable_of(engine.name, name) and name not in listed and not redact.is_secret(name)
     }
     return fact(found, LAUNCH_SOURCE) if found else unavailable("none is set", LAUNCH_SOURCE)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from ..gpus import answers as nvidia_answers
-from ..gpus import driver as cuda_driver
-from ..gpus import nvml as gpu_nvml
+from ..gpus import driver as cuda
+from ..gpus import nvml
 from ..gpus.answers import CUDA, NVML, Asking
 from ..gpus.listening import Answers
 
@@ -30,8 +30,8 @@ def probe(context: Context) -> dict[str, Section]:
     """Sections `gpus` and `driver`. Nothing of CUDA happens in this process."""
     blind = _order_unknown(context)
     answers = _ask(context, apply_visibility=blind is None)
-    gpus = gpu_nvml.facts(answers[NVML])
-    stable = {**gpus.facts, **cuda_driver.facts(answers[CUDA], answers[NVML])}
+    gpus = nvml.facts(answers[NVML])
+    stable = {**gpus.facts, **cuda.facts(answers[CUDA], answers[NVML])}
     for name in ("name", "uuid", "pci_bus_id"):
         if stable[name].value is None and answers[CUDA].told.get(name):
             stable[name] = answers[CUDA].of_gpus(name)
@@ -42,7 +42,7 @@ def probe(context: Context) -> dict[str, Section]:
     if blind is not None and stable["rank_order"].value is not None:
         stable["rank_order"] = unavailable(blind, CUDA)
     if context.pid is not None:
-        stable["used_by_process"] = gpu_nvml.used_by(gpus, context.family)
+        stable["used_by_process"] = nvml.used_by(gpus, context.family)
     return {"gpus": Section(facts=stable, volatile=gpus.volatile), "driver": _driver(answers)}
 
 
@@ -72,21 +72,21 @@ def _order_unknown(context: Context) -> str | None:
 
 
 def _driver(answers: dict[str, Answers]) -> Section:
-    nvml, cuda = answers[NVML], answers[CUDA]
+    by_nvml, by_cuda = answers[NVML], answers[CUDA]
     module = _kernel_module()
-    version = nvml.of_machine("driver_version")
+    version = by_nvml.of_machine("driver_version")
     if version.value is None and module.value is not None:
         version = fact(module.value["version"], str(_KERNEL_MODULE))
-    cuda_version = cuda.of_machine("cuda_version")
-    if cuda_version.value is None and nvml.told.get("cuda_version"):
-        cuda_version = nvml.of_machine("cuda_version")
-    files = {**nvml.told.get("libraries", {}).get("", {}), **cuda.told.get("libraries", {}).get("", {})}
+    cuda_version = by_cuda.of_machine("cuda_version")
+    if cuda_version.value is None and by_nvml.told.get("cuda_version"):
+        cuda_version = by_nvml.of_machine("cuda_version")
+    files = {**by_nvml.told.get("libraries", {}).get("", {}), **by_cuda.told.get("libraries", {}).get("", {})}
     facts = {
         "version": version,
-        "cuda_version": cuda_driver.version(cuda_version),
+        "cuda_version": cuda.version(cuda_version),
         "kernel_module": module,
-        "nvml_version": nvml.of_machine("nvml_version"),
-        "libraries": fact(files, "/proc/self/maps") if files else nvml.of_machine("libraries"),
+        "nvml_version": by_nvml.of_machine("nvml_version"),
+        "libraries": fact(files, "/proc/self/maps") if files else by_nvml.of_machine("libraries"),
     }
     return Section(facts=facts)
 

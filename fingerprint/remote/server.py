@@ -13,12 +13,7 @@ from ...schemas.errors import EngineFailed
 from ...schemas.fingerprint import FLAT_KEYS, Section, fact
 from ..drift.partial import UNTOLD_BY_SERVER
 from ..process.engine_settings import EXPECTED
-from . import llama as remote_llama
-from . import ollama as remote_ollama
-from . import sglang as remote_sglang
-from . import tgi as remote_tgi
-from . import trtllm as remote_trtllm
-from . import vllm as remote_vllm
+from . import llama, ollama, sglang, tgi, trtllm, vllm
 from .client import Client, NoAnswer, Unreachable
 from .told import Told, part, rows
 
@@ -61,12 +56,12 @@ _OWNERS: dict[str, str] = {
 }
 """What `/v1/models` calls the owner of a model → the engine."""
 _READERS: dict[str, _Reader] = {
-    "vllm": remote_vllm.read,
-    "sglang": remote_sglang.read,
-    "llama.cpp": remote_llama.read,
-    "tgi": remote_tgi.read,
-    "ollama": remote_ollama.read,
-    "tensorrt-llm": remote_trtllm.read,
+    "vllm": vllm.read,
+    "sglang": sglang.read,
+    "llama.cpp": llama.read,
+    "tgi": tgi.read,
+    "ollama": ollama.read,
+    "tensorrt-llm": trtllm.read,
 }
 
 
@@ -120,11 +115,11 @@ def _engine(client: Client, models: Any) -> str | None:
     if len(known) == 1 and len(owners) == 1:
         return known[0]
     for path, recognise in (
-        ("/info", remote_tgi.recognise),
-        ("/props", remote_llama.recognise),
-        ("/api/version", remote_ollama.recognise),
-        ("/server_info", remote_sglang.recognise),
-        ("/load", remote_vllm.recognise),
+        ("/info", tgi.recognise),
+        ("/props", llama.recognise),
+        ("/api/version", ollama.recognise),
+        ("/server_info", sglang.recognise),
+        ("/load", vllm.recognise),
     ):
         try:
             name = recognise(client.get(path).json())
