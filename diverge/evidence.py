@@ -213,7 +213,7 @@ class Evidence:
             words += ["--capture", "tokens"]
         if self.header_b.site_filter:
             words += ["--sites", self.header_b.site_filter]
-        tried = "-".join(settings) or (
+        tried = "-".join(name for name in settings if name != "neighbours") or (
             mode if mode != self.header_b.mode else "repeated" if repeat else "again"
         )
         out = f"try-{tried}.parquet"
