@@ -79,6 +79,10 @@ def check_output_file(path: Path, force: bool) -> None:
     Raises:
         OutputFailed: As `refuse_overwrite`, or something else than a file has that name.
     """
+    if path.is_dir():
+        raise OutputFailed(
+            f"{path} exists and is not a file: it is a directory", "choose another name, for example in it"
+        )
     if path.exists() and not path.is_file():
         raise OutputFailed(f"{path} exists and is not a file", "choose another name")
     refuse_overwrite(path, force)
@@ -90,6 +94,7 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OutputFailed: The file cannot be written (disk full, permissions).
     """
+    path = path.resolve()  # what a link leads to is replaced, not the link
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

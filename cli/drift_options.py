@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +47,9 @@ Markdown = Annotated[
     Path | None,
     typer.Option("--markdown", metavar="FILE", help="Write the drift as Markdown too; -: print it."),
 ]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the drift as HTML too.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write the drift as HTML too; -: print it.")
+]
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,15 @@ class DriftOptions:
         asked = (self.ignore, self.as_json, self.markdown, self.html)
         return self.fail_on != ANY or any(asked)
 
-    def check(self) -> None:
+    def check(self, inputs: Iterable[Path | None], output: Path | None = None) -> None:
         """Say before any work what cannot be done.
 
+        Args:
+            inputs: Files that are read, which no report may replace.
+            output: Another file that is written, or `-`.
+
         Raises:
-            BadInput: No such level, or two documents for standard output.
+            BadInput: No such level, two documents for standard output, or two uses of one file.
             OutputFailed: A report cannot be written.
         """
         from ..schemas.claim import LEVELS
@@ -78,11 +86,28 @@ class DriftOptions:
             raise BadInput(
                 f"--fail-on {self.fail_on}: no such level", f"choose one of: {', '.join((ANY, *LEVELS))}"
             )
-        if self.as_json and self.markdown == STDOUT:
-            raise BadInput("--json and --markdown - both print", "give --markdown a file")
-        for path in (self.markdown, self.html):
-            if path is not None and path != STDOUT:
-                check_output_file(path, self.force)
+        written = {"-o": output, "--markdown": self.markdown, "--html": self.html}
+        printed = ["--json"] if self.as_json else []
+        printed += [f"{name} -" for name, path in written.items() if path == STDOUT]
+        if len(printed) > 1:
+            raise BadInput(f"{printed[0]} and {printed[1]} both print", f"give {printed[1][:-2]} a file")
+        files = {name: path for name, path in written.items() if path is not None and path != STDOUT}
+        taken = [("an input", path) for path in inputs if path is not None and path != STDOUT]
+        for name, path in files.items():
+            for other, known in taken:
+                if _is_same_file(path, known):
+                    raise BadInput(f"{name} {path} is also {other}", "choose another name: it would be lost")
+            taken.append((f"the file of {name}", path))
+        for path in files.values():
+            check_output_file(path, self.force)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Whether writing one would change the other, whatever names or links lead to them."""
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there yet
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def report_drift(
@@ -103,22 +128,33 @@ def report_drift(
     Raises:
         NothingCompared: The two have no field in common.
     """
-    from ..fingerprint.drift.compare import compare, failing
+    from ..fingerprint.drift.compare import compare, failing, without_field
+    from ..fingerprint.drift.partial import forbidden_note
     from ..fingerprint.drift.report import to_html, to_markdown
     from ..schemas.claim import LEVELS
-    from .console import write_private
+    from .console import printable, write_private
 
     found = compare(base, now, options.ignore or ())
-    if not found.compared and not found.changes:
+    if not found.compared:
         raise NothingCompared(
-            f"{names[0]} and {names[1]} tell no field in common", "compare fingerprints of the same kind"
+            f"{names[0]} and {names[1]} tell no field in common",
+            "compare with one that tells more, such as what `rip fingerprint -o FILE` records",
         )
+    for pattern in without_field(base, now, options.ignore or ()):
+        print(
+            f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
+            file=sys.stderr,
+        )
+    if note := forbidden_note(base, now, names):
+        print(f"note: {printable(note)}", file=sys.stderr)
     level = next((level for level in LEVELS if level == options.fail_on), None)
     counted = failing(found.changes, level)
     if options.as_json:
         print(found.to_json(), end="")
     elif options.markdown == STDOUT:
         print(to_markdown(found, base, now, names), end="")
+    elif options.html == STDOUT:
+        print(to_html(found, base, now, names), end="")
     else:
         print_drift(console, found)
         if found.changes and not counted:

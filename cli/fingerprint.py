@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, cast
 import typer
 
 from ..schemas.errors import BadInput
-from .drift_options import ANY, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
+from .drift_options import ANY, STDOUT, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,7 @@ def fingerprint(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write here instead of standard output.")
+        Path | None, typer.Option("-o", "--output", help="Write here instead of standard output (-).")
     ] = None,
     flat: Annotated[bool, typer.Option("--flat", help="Only the thirteen keys, without sources.")] = False,
     against: Annotated[
@@ -122,15 +122,23 @@ def fingerprint(
       rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
       rip fingerprint --read pasted.txt -o incident.json
     """
+    from ..fingerprint.doubts import doubts
     from ..fingerprint.model.ref import resolve
-    from .console import refuse_overwrite, stderr_console, write_private
-    from .drift import load_fingerprint
+    from ..fingerprint.stored import from_bytes
+    from .console import printable, stderr_console, write_private
+    from .drift import load_fingerprint, name_of, read_file
 
-    if output is not None:
-        refuse_overwrite(output, force)
     drift_options = DriftOptions(fail_on, ignore, as_json, markdown, html, force)
-    drift_options.check()
+    inputs = (against, recorded, Path(model) if model is not None else None)
+    drift_options.check(inputs, output)
     _check_combination(recorded, export, flat, model)
+    if against is not None and output is None and (flat or export is not None):
+        raise BadInput(
+            "with --against what changed is shown; --flat and --export say how the document is written",
+            "add -o FILE, or leave out --against",
+        )
+    if against == recorded == STDOUT:
+        raise BadInput("--against and --read both take standard input", "give a file for one of them")
     if against is None and drift_options.are_given():
         raise BadInput(
             "--fail-on, --ignore, --json, --markdown and --html describe a comparison",
@@ -144,28 +152,35 @@ def fingerprint(
     base = load_fingerprint(against) if against is not None else None
     console = stderr_console()
     depth = _depth(strength, fast, model)
+    content = None
     if recorded is not None:
-        read = load_fingerprint(recorded)
+        content = read_file(recorded)
+        read = from_bytes(content, name_of(recorded))
     else:
         reference = resolve(model, accept_adapter=True) if model is not None else None
         read = _collect(reference, pid, server, console, **depth)
+        for doubt in doubts(read):
+            print(f"warning: {printable(doubt)}", file=sys.stderr)
     if hash_ids:
         from ..fingerprint import identifiers
 
         read = identifiers.hash_ids(read)
         base = identifiers.hash_ids(base) if base is not None else None
-    text = _written(read, flat, export, recorded)
-    if output is not None:
+    text = _written(read, flat, export, recorded, content)
+    if output is not None and output != STDOUT:
         write_private(output, text)
-    elif base is None:
+        print(f"Wrote {output}", file=sys.stderr)
+    elif output == STDOUT or base is None:
         sys.stdout.write(text)
     if console.is_terminal and base is None:
         _print_summary(console, read)
-    if output is not None:
-        print(f"Wrote {output}", file=sys.stderr)
     if against is not None and base is not None:
-        observed = recorded or url or (f"process {pid}" if pid is not None else "this environment")
-        names = str(against), str(observed)
+        observed = (
+            name_of(recorded)
+            if recorded is not None
+            else url or (f"process {pid}" if pid is not None else "this environment")
+        )
+        names = name_of(against), observed
         raise typer.Exit(report_drift(base, read, names, drift_options, console))
 
 
@@ -183,20 +198,21 @@ def _check_combination(recorded: Path | None, export: str | None, flat: bool, mo
         raise BadInput("--export and --flat name two formats", "leave out one of the two")
     if recorded is not None and model is not None:
         raise BadInput("--read takes a recorded fingerprint, --model reads one", "leave out one of the two")
-    if export == "in-toto" and recorded is None:
+    if export == "in-toto" and recorded in (None, STDOUT):
         raise BadInput(
             "a statement names a recorded fingerprint by digest",
             "record it first: rip fingerprint -o base.json, then --read base.json --export in-toto",
         )
 
 
-def _written(read: Fingerprint, flat: bool, export: str | None, recorded: Path | None) -> str:
-    """The document as the options ask for it."""
+def _written(
+    read: Fingerprint, flat: bool, export: str | None, recorded: Path | None, content: bytes | None
+) -> str:
+    """The document as the options ask for it; `content`: the bytes of `recorded`."""
     if export is not None:
         from ..fingerprint.export import export as exported
-        from .drift import read_file
 
-        document = read_file(recorded) if recorded is not None else read.to_json().encode()
+        document = content if content is not None else read.to_json().encode()
         return exported(read, export, document, recorded.name if recorded is not None else "fingerprint.json")
     return json.dumps(read.flat(), indent=2, ensure_ascii=False) + "\n" if flat else read.to_json()
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..schemas.errors import BadInput, RipError
+from ..schemas.errors import BadInput, EngineFailed, RipError
 from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
 from .context import Context, Progress, Server, Strength, Subject
 from .process import proc
@@ -118,7 +118,7 @@ def collect(
 
     Raises:
         BadInput: The model's files cannot be read, or there is no such process that could be observed.
-        EngineFailed: The server cannot be reached. Every other failure becomes a fact.
+        EngineFailed: The server cannot be read. Every other failure becomes a fact.
     """
     if pid is not None and server is not None:
         raise BadInput("a process and a server were both named", "give one of the two")
@@ -209,7 +209,7 @@ class _Run:
         """What the probe found, or facts that say why it found nothing.
 
         Raises:
-            RipError: The probe could not use what the user gave.
+            RipError: The probe could not use what the user gave, or not read the server that was named.
         """
         if self._probe.in_caller:
             self._work()
@@ -232,5 +232,7 @@ class _Run:
             self._error = error  # handed to the waiting thread, which decides
 
     def _failed(self, reason: str) -> Sections:
+        if self._probe.subjects == ("server",):
+            raise EngineFailed(f"the server could not be read: {reason}", "see whether the server is up")
         failure = unavailable(f"the probe failed: {reason}", f"probe:{self._probe.name}")
         return {name: Section(facts={f"probe_{self._probe.name}": failure}) for name in self._probe.sections}

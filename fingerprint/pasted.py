@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from .. import __version__
 from ..schemas.fingerprint import FLAT_KEYS, Fact, Fingerprint, Section, fact, unavailable
+from . import redact
 from .drift.partial import NO_TIME, NOT_PASTED, PASTED
 from .probes.cpu import NUMERIC_ISA
 from .probes.os_env import VARIABLES
@@ -47,7 +48,7 @@ class _Paste:
     def state(self, found: Iterable[tuple[str, str, object]]) -> None:
         """Keep facts; the first statement of a field counts."""
         for section, name, value in found:
-            known = value if isinstance(value, Fact) else fact(value, self.source)
+            known = value if isinstance(value, Fact) else fact(redact.value(value), self.source)
             self.facts.setdefault((section, name), known)
 
 

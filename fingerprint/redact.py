@@ -20,12 +20,15 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset(
     {"apikey", "key", "keys", "secret", "secrets", "password", "passwd", "passphrase", "pwd"}
     | {"credential", "credentials", "auth", "authorization", "bearer", "cookie", "jwt", "signature", "salt"}
+    | {"pw", "sig"}
 )
 _TOKEN_OWNERS = frozenset(
     {"hf", "api", "auth", "access", "bearer", "admin", "user", "secret", "session", "refresh", "id", "hub"}
     | {"github", "gitlab", "wandb", "huggingface", "client", "security", "login", "private", "ngc"}
 )
 """What stands before `token` where it is a secret; `eos_token` and `max_token` are none."""
+_PASS_OWNERS = frozenset({"db", "user", "http", "proxy", "redis", "smtp", "admin", "login", "ssl"})
+"""What stands before `pass` where it is a secret; `fusion_pass` is none."""
 _HARMLESS_KEYS = frozenset({"key cache", "num key", "key value", "kv", "cache key", "sort key", "key bits"})
 _FORMS = re.compile(
     r"""
@@ -40,7 +43,20 @@ _FORMS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
-_URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/@]{1,500}@")
+_URL_LOGIN = re.compile(
+    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,15}://)
+    (?: [^\s/?#"']{1,500}@
+      | [^\s/@:"']{1,200}:(?!\d{1,5}(?:[/?#]|$))[^\s@"']{1,500}@)  # a password with a slash; no port
+    """,
+    re.VERBOSE,
+)
+_BARE_LOGIN = re.compile(
+    r"""(?<![^\s"'=,;([{])[^\s:/@"'=,;()\[\]{}]{1,200}:
+    (?!//|\d{1,5}/)[^\s@"']{1,500}@(?=[A-Za-z0-9\[])(?!sha\d+:)  # no port, no digest of an image
+    """,
+    re.VERBOSE,
+)
+"""`user:password@host`, without a scheme."""
 _URL_QUERY = re.compile(r"(?P<before>[a-z][a-z0-9+.-]{0,15}://[^\s?#\"']*)\?[^\s#\"']+", re.IGNORECASE)
 _ASSIGNED = re.compile(
     r"""(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z][A-Za-z0-9_.-]{0,100})(?P<sign>["']?\s{0,4}[=:]\s{0,4})
@@ -54,6 +70,8 @@ def is_secret(name: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if words and words[-1] in ("token", "tokens"):
         return words == ["token"] or (len(words) > 1 and words[-2] in _TOKEN_OWNERS)
+    if words and words[-1] == "pass":
+        return len(words) == 1 or words[-2] in _PASS_OWNERS
     if " ".join(words[-2:]) in _HARMLESS_KEYS or " ".join(words[:2]) in _HARMLESS_KEYS:
         return False
     return any(word in _SECRET_WORDS or word.endswith(("apikey", "password")) for word in words)
@@ -72,6 +90,7 @@ def text(value: str, secrets: tuple[str, ...] = ()) -> str:
     value = _FORMS.sub(HIDDEN, value)
     value = _BEARER.sub(lambda match: f"{match[1]} {HIDDEN}", value)
     value = _URL_LOGIN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", value)
+    value = _BARE_LOGIN.sub(f"{HIDDEN}@", value)
     value = _URL_QUERY.sub(lambda match: f"{match['before']}?{HIDDEN}", value)
     value = _ASSIGNED.sub(_hide_assigned, value)
     value = "".join(

@@ -43,12 +43,18 @@ __all__ = [
     "JsonObject",
     "Real",
     "Record",
+    "WasEdited",
     "canonical_json",
     "describe_validation_error",
     "exactly_representable",
     "parse_json_object",
     "sha256_of",
 ]
+
+
+class WasEdited(ValueError):
+    """A digest in a document is not that of what it covers: the content was changed after it was recorded."""
+
 
 Upgrade = Callable[[JsonObject], JsonObject]
 
@@ -146,9 +152,15 @@ class Document(Record):
             # Through JSON again: only then are all values treated as JSON, nested documents included.
             return cls.model_validate_json(json.dumps(raw), context={"where": where})
         except ValidationError as error:
+            edited = any(
+                isinstance(fault.get("ctx", {}).get("error"), WasEdited)
+                for fault in error.errors(include_url=False, include_input=False)
+            )
             raise BadInput(
                 f"{where}: {describe_validation_error(error)}",
-                f"correct the field; docs/formats.md describes {cls.schema_name()}",
+                "take the original file, or record it again"
+                if edited
+                else f"correct the field; docs/formats.md describes {cls.schema_name()}",
             ) from None
 
     @model_validator(mode="before")

@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 NOT_THE_PACKAGE = {"tests", "benchmarks", "docs", "build", "dist"}
 
 # Packages that come with another one and are imported by their own name.
-COMPANIONS = {"pydantic-core": "pydantic", "llvmlite": "numba"}
+COMPANIONS = {"pydantic-core": "pydantic", "llvmlite": "numba", "markupsafe": "jinja2"}
 # Bindings that come with the driver of an accelerator and are asked where they are.
 WITH_A_DRIVER = {"amdsmi"}
 

@@ -11,7 +11,7 @@ from ...schemas.change import NO_RULE, Change, Drift
 from ...schemas.claim import LEVELS, Level
 from ...schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint
 from ..rules import Compared, advice, rule_for
-from .partial import fields_vary, is_pasted, is_untold
+from .partial import HOW_READ, fields_vary, is_pasted, is_untold
 
 GROUPS: tuple[str, ...] = (*reversed(LEVELS), "no rule", "none")
 """What a change can be, gravest first: the level it puts at risk, unknown, or known to risk none."""
@@ -23,13 +23,14 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
     A reading that has the same value from another source is not a change (see `source_changes`). Two
     readings that are unavailable for the same reason are equal; a value against `unavailable` is a change,
     and so is a field that only one of the two has. What a source cannot tell, or was not asked for (a pasted
-    text, a server, a weaker strength of hashing), is not compared (see `not_compared`).
+    text, a server, a weaker strength of hashing), is not compared, be it on one side or on both (see
+    `not_compared`).
     """
     vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
     changes = []
     for section, field in _fields(base, now):
         before, after = base.get(section, field), now.get(section, field)
-        if _is_untold(before, after, vary):
+        if _is_untold(before, after, vary, pasted):
             continue
         if pasted:
             before, after = _common(before, after)
@@ -51,13 +52,19 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
 
 
 def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
-    """`section.field` of what one of the two does not tell, so that nothing is known of a change."""
-    vary = fields_vary(base, now)
+    """`section.field` of what one or both do not tell, so that nothing is known of a change."""
+    vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
     return [
         f"{section}.{field}"
         for section, field in _fields(base, now)
-        if _is_untold(base.get(section, field), now.get(section, field), vary)
+        if _is_untold(base.get(section, field), now.get(section, field), vary, pasted)
     ]
+
+
+def without_field(base: Fingerprint, now: Fingerprint, ignore: Iterable[str]) -> list[str]:
+    """The patterns that fit no `section.field` of either fingerprint: most likely a slip of the pen."""
+    names = [f"{section}.{field}" for section, field in _fields(base, now)]
+    return [each for each in ignore if not any(fnmatchcase(name, each) for name in names)]
 
 
 def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
@@ -73,6 +80,7 @@ def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
         if (before := base.get(section, field)) is not None
         and (after := now.get(section, field)) is not None
         and before.source != after.source
+        and before.unavailable is None  # who could not tell is no evidence of anything
         and _says_the_same(before, after)
     ]
 
@@ -89,13 +97,18 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
     changes = drift(base, now)
     ignored = [change for change in changes if any(fnmatchcase(change.name, each) for each in patterns)]
     untold = not_compared(base, now)
+    both = [
+        f"{section}.{field}"
+        for section, field in _fields(base, now)
+        if base.get(section, field) is not None and now.get(section, field) is not None
+    ]
     return Drift(
         base_root_digest=base.root_digest,
         now_root_digest=now.root_digest,
         changes=[change for change in changes if change not in ignored],
         source_changes=source_changes(base, now),
         ignored=ignored or None,
-        compared=len(_fields(base, now)) - len(untold),
+        compared=len({*both} - {*untold, HOW_READ}),
         not_compared=untold or None,
     )
 
@@ -150,11 +163,25 @@ def _says_the_same(before: Fact | None, after: Fact | None) -> bool:
     return readings[0] == readings[1]
 
 
-def _is_untold(before: Fact | None, after: Fact | None, fields_vary: bool) -> bool:
-    """Whether one side does not tell. That both do not, for the same reason, is as good as a reading."""
+def _is_untold(before: Fact | None, after: Fact | None, fields_vary: bool, pasted: bool) -> bool:
+    """Whether one side does not tell, or both: then nothing is known, whatever reason they give.
+
+    Args:
+        before: Of the base.
+        after: Of the present one.
+        fields_vary: That a field is missing tells nothing, nor that it has no value for another reason.
+        pasted: Of tables only the entries that both have are compared; these may be none.
+    """
+    if any(reading is not None and is_untold(reading) for reading in (before, after)):
+        return True
     if before is None or after is None:
         return fields_vary
-    return (is_untold(before) or is_untold(after)) and not _says_the_same(before, after)
+    if before.unavailable is not None and after.unavailable is not None:
+        # Why there is no value depends on how one looked.
+        return fields_vary and before.unavailable != after.unavailable
+    one, other = before.value, after.value
+    tables = isinstance(one, dict) and isinstance(other, dict) and bool(one or other)
+    return pasted and tables and not one.keys() & other.keys()
 
 
 def _common(before: Fact | None, after: Fact | None) -> tuple[Fact | None, Fact | None]:

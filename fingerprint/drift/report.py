@@ -5,6 +5,7 @@ Every value comes from a document that may be a stranger's, so everything is esc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from string import punctuation
@@ -63,7 +64,7 @@ class Group:
 def headline(found: Drift) -> str:
     """What the drift amounts to, in one sentence without a full stop."""
     if not found.changes:
-        return "no change"
+        return "no change that counts" if found.ignored else "no change"
     counted = "1 change" if len(found.changes) == 1 else f"{len(found.changes)} changes"
     parts = [f"{group} {len(members)}" for group, members in by_risk(found.changes)]
     return f"{counted} ({', '.join(parts)})"
@@ -99,9 +100,13 @@ def notes_of(found: Drift) -> list[str]:
     notes = [f"ignored: {visible(change.name)}" for change in found.ignored or ()]
     if found.not_compared:
         keys = [key for key, place in FLAT_KEYS.items() if ".".join(place) in found.not_compared]
-        told = f"{len(found.not_compared)} fields could not be compared: one side does not tell them"
+        count = len(found.not_compared)
+        fields, them = ("1 field", "it") if count == 1 else (f"{count} fields", "them")
+        were = "1 was" if found.compared == 1 else f"{found.compared} were"
         among = f"; among them {', '.join(keys)}" if keys else ""
-        notes.append(f"{told} ({found.compared} were compared){among}")
+        notes.append(
+            f"{fields} could not be compared: one side or both do not tell {them} ({were} compared){among}"
+        )
     return notes + [f"same value from another source: {visible(line)}" for line in found.source_changes]
 
 
@@ -151,6 +156,7 @@ def to_html(found: Drift, base: Fingerprint, now: Fingerprint, names: tuple[str,
     """
     try:
         import jinja2
+        import markupsafe
     except ModuleNotFoundError:
         raise MissingPackage(
             "the HTML report needs the package jinja2",
@@ -163,6 +169,7 @@ def to_html(found: Drift, base: Fingerprint, now: Fingerprint, names: tuple[str,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = lambda name: markupsafe.Markup("<wbr>").join(_BREAKS.split(name))
     return environment.get_template("drift.html").render(
         headline=headline(found),
         css=(TEMPLATES / "drift.css").read_text("utf-8"),
@@ -189,13 +196,13 @@ def _when(fingerprint: Fingerprint) -> str:
 
 
 def _keys(found: Drift, base: Fingerprint, now: Fingerprint) -> list[tuple[str, str, str, str]]:
-    """The thirteen keys: name, both values, and `changed`, `untold` (one side does not tell) or `equal`."""
+    """The thirteen keys: name, both values, and `changed`, `untold` (by one side or by both) or `equal`."""
     changed = {change.name for change in (*found.changes, *(found.ignored or ()))}
     before, after = base.flat(), now.flat()
     keys = []
     for key, place in FLAT_KEYS.items():
         name = ".".join(place)
-        untold = found.not_compared is not None and name in found.not_compared
+        untold = name in (found.not_compared or ()) or not (base.get(*place) or now.get(*place))
         kind = "changed" if name in changed else "untold" if untold else "equal"
         keys.append((key, visible(str(before[key])), visible(str(after[key])), kind))
     return keys
@@ -205,6 +212,10 @@ def listed(names: list[str], shown: int = 4) -> str:
     """Field names in one line, the first few of many."""
     rest = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(visible(name) for name in names[:shown]) + rest
+
+
+_BREAKS = re.compile(r"(?<=[._])(?=[^._])")
+"""Where the name of a field may go on in the next line: after its dots and underscores."""
 
 
 def _web_addresses(change: Change) -> list[str]:

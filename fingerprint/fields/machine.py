@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("cuda_driver", "newest CUDA that the driver supports", "`cuDriverGetVersion` of `libcuda`"),
         (
             "*_build_id",
-            "ELF build id of the copy that answered: tells builds of one version apart",
+            "ELF build id of the copy that answered: tells builds apart, not a file that was patched later",
             "ELF note",
         ),
         (

@@ -128,6 +128,8 @@ class LoadedLibrary:
     """Where this process can read the mapped file; None where it cannot."""
     reason: str | None = None
     """Why there is no build-id."""
+    unseen: bool = False
+    """Whether it is still at its path could not be seen: no permission, or another root."""
 
 
 def loaded_libraries(pid: int | None = None) -> list[LoadedLibrary]:
@@ -181,9 +183,7 @@ def _maps(pid: int | None) -> bytes:
         with open(path, "rb") as file:
             content = file.read(MAX_MAPS_BYTES)
     except PermissionError:
-        raise UnreadableProcess(
-            f"no permission to read {path}: run as the user of the process, or with CAP_SYS_PTRACE"
-        ) from None
+        raise UnreadableProcess(proc.NO_PERMISSION) from None
     except (FileNotFoundError, ProcessLookupError):
         if not Path("/proc/self/maps").exists():
             raise UnreadableProcess("this system has no /proc: libraries are read on Linux only") from None
@@ -207,6 +207,12 @@ def _library(pid: int | None, mapping: Mapping, family: str) -> LoadedLibrary:
         now = _state(_place(pid, mapping.path))
     link = _mapped_file(pid, mapping)
     mapped = _state(link)
+    place = _place(pid, mapping.path)
+    if now is None and pid is not None and not mapping.deleted:
+        # Of a process that changed its root, the maps show the path from the reader's root.
+        outside = _state(Path(mapping.path))
+        if outside is not None and _is_mapped(mapping, mapped, outside):
+            place, now = Path(mapping.path), outside
     if mapping.deleted:
         replaced = now is not None
     elif now is None:
@@ -217,8 +223,9 @@ def _library(pid: int | None, mapping: Mapping, family: str) -> LoadedLibrary:
         # The maps of btrfs and overlay file systems show the device beneath and, of the inode number, not the
         # upper bits by which an overlay tells its layers apart. A replaced file has another lower half too.
         replaced = (mapping.inode ^ now.st_ino) & 0xFFFFFFFF != 0
-    gone = mapping.deleted or replaced or now is None
-    file = link if gone and mapped is not None else None if gone else _place(pid, mapping.path)
+    unseen = now is None and not mapping.deleted and not _is_absent(pid, mapping.path)
+    gone = mapping.deleted or replaced or (now is None and not unseen)
+    file = place if now is not None and not gone else link if mapped is not None else None
     read = read_elf(file) if file is not None else _from_memory(pid, mapping)
     size = mapped.st_size if mapped is not None else now.st_size if now is not None and not gone else None
     reason = read.reason or (None if read.build_id else "the file has no build-id")
@@ -234,7 +241,33 @@ def _library(pid: int | None, mapping: Mapping, family: str) -> LoadedLibrary:
         replaced=replaced,
         file=file,
         reason=reason if read.build_id is None else None,
+        unseen=unseen,
     )
+
+
+def _is_mapped(mapping: Mapping, mapped: os.stat_result | None, found: os.stat_result) -> bool:
+    """Whether a file is the mapped one, by device and inode."""
+    if mapped is not None:
+        return os.path.samestat(mapped, found)
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+    return (device, found.st_ino) == (mapping.device, mapping.inode)
+
+
+def _is_absent(pid: int | None, path: str) -> bool:
+    """Whether one could look at a path as the process sees it, and nothing lies there."""
+    try:
+        os.stat(_place(pid, path))
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError):
+        return False
+    if pid is None:
+        return True
+    try:
+        # With a root of its own inside rip's, or one that rip cannot compare, the path may start elsewhere.
+        return os.path.samestat(os.stat(proc.root_of(pid)), os.stat("/"))
+    except OSError:
+        return False
 
 
 def _place(pid: int | None, path: str) -> Path:

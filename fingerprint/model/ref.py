@@ -136,6 +136,7 @@ def _folder(folder: Path, name: str) -> ModelRef:
                 f"{name}: a LoRA adapter without weights, not a model", "finish the download, then try again"
             )
         return ModelRef("adapter", name, folder, weights, tokenizer, revision)
+    _check_regular(folder / "config.json", name)
     if not (folder / "config.json").is_file():
         ggufs = sorted(folder.glob("*.gguf"))
         if ggufs:
@@ -170,6 +171,7 @@ def _weight_files(folder: Path, name: str) -> tuple[Path, ...]:
         ("model.safetensors", "model.safetensors.index.json", "*.safetensors"),
         ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin"),
     ):
+        _check_regular(folder / single, name)
         if (folder / single).is_file():
             return (folder / single,)
         if (folder / index).is_file():
@@ -186,6 +188,14 @@ def _weight_files(folder: Path, name: str) -> tuple[Path, ...]:
         + (f"; unfinished downloads: {unfinished}" if unfinished else ""),
         "finish the download or conversion, then try again",
     )
+
+
+def _check_regular(path: Path, name: str) -> None:
+    """Refuse a file that stands there and cannot be one: a broken or circular link, a pipe."""
+    if path.is_file() or not (path.is_symlink() or path.exists()):
+        return
+    what = "a link that leads nowhere" if path.is_symlink() else "no regular file"
+    raise BadInput(f"{name}: {path.name} is {what}", "finish the download, or mend the link")
 
 
 def _check_numbered(found: list[Path], name: str) -> None:

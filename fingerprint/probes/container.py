@@ -78,6 +78,8 @@ def _container(context: Context, cgroup: str, mounts: str) -> Fact:
             if re.search(pattern, text):
                 return fact(name, source)
     looked = ", ".join(mark for _, mark in MARKS)
+    if (reason := proc.closed(context.root)) is not None:
+        return unavailable(reason, f"{looked}, proc-cgroup, proc-mountinfo")
     return unavailable("no mark of a container was found", f"{looked}, proc-cgroup, proc-mountinfo")
 
 
@@ -94,6 +96,8 @@ def _kubernetes(context: Context, cgroup: str) -> Fact:
         return fact(True, KUBERNETES_MARK)
     if "KUBERNETES_SERVICE_HOST" in context.environ:
         return fact(True, "environment")
+    if (reason := context.environ_unread or proc.closed(context.root)) is not None:
+        return unavailable(reason, f"proc-cgroup, {KUBERNETES_MARK}, environment")
     return fact(False, f"proc-cgroup, {KUBERNETES_MARK}, environment")
 
 
@@ -107,6 +111,8 @@ def _image_digest(context: Context) -> Fact:
         image = _ecs_image(_text(context.root, path))
         if image is not None:
             return fact(image, f"environment:{ECS_VARIABLE}")
+    if (reason := context.environ_unread or proc.closed(context.root)) is not None:
+        return unavailable(reason, "environment, /run/.containerenv")
     return unavailable(
         "a process cannot read the digest of its own image: start it with CONTAINER_IMAGE_DIGEST=sha256:…",
         "environment, /run/.containerenv",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import places
+from .. import places, redact
 from ..libraries.answers import ask_apart
 from ..libraries.ask import QUESTIONS, ask
 from ..libraries.copies import Surroundings
@@ -32,6 +32,7 @@ PARTS = {"cudart": 2, "nvrtc": 2, "cuda_driver": 2}
 """Numbers in the version that a library states, where it is not three; packages and file names have more."""
 NO_COPY = "no copy was found: not loaded, not in site-packages, LD_LIBRARY_PATH or the loader's cache"
 NOT_LOADED = "the process has not loaded it"
+AS_LOADED = "the loaded file is at its path"
 NOT_EXECUTED = "nothing of another process is executed"
 MAX_HASHED_BYTES = 64 << 20
 """Libraries without a build-id are hashed: OpenBLAS in numpy's wheels has 25 MB and takes 20 ms."""
@@ -41,6 +42,13 @@ _TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", re.MULTILINE)
 def probe(context: Context) -> dict[str, Section]:
     """The whole section; see docs/fingerprint.md for its fields."""
     loaded, problem, apart = _loaded(context)
+    closed = proc.closed(context.root) if context.pid is not None else None
+    if context.pid is not None and problem is not None:
+        # Who cannot see what a process has loaded cannot see its files either: nothing is known to be absent.
+        closed = closed or problem
+        names = [*ASKED, *(f"{family}_build_id" for family in ASKED), "loaded"]
+        facts = dict.fromkeys(names, unavailable(problem, "proc-maps"))
+        return {"libraries": Section(facts=facts | _not_looked_at(closed))}
     around = Surroundings(context.root, tuple(_site_folders(context)), context.environ)
     known = joined(around, around.copies(), loaded)
     chosen = {family: found for family in ASKED if (found := choice(family, known, around)) is not None}
@@ -58,11 +66,22 @@ def probe(context: Context) -> dict[str, Section]:
         if packages
         else unavailable("no nvidia-* package is installed", "dist-info")
     )
-    facts["warnings"] = fact([*warnings(known, chosen, packages, pins), *apart], "proc-maps, dist-info, elf")
+    facts["warnings"] = fact(
+        _plain([*warnings(known, chosen, packages, pins), *apart]), "proc-maps, dist-info, elf"
+    )
     facts["cuda"] = _cuda(around, chosen.get("cudart"), facts["cudart"])
+    if closed is not None:
+        facts = {name: item for name, item in facts.items() if not name.endswith("_copies")}
+        facts |= _not_looked_at(closed)
     paths = {item.label: item.path for item in known if item.loaded is not None or item in chosen.values()}
     volatile = {"paths": fact(_plain(paths), "proc-maps")} if paths else {}
     return {"libraries": Section(facts=facts, volatile=volatile)}
+
+
+def _not_looked_at(reason: str) -> dict[str, Fact]:
+    """What the files of a process tell, where one cannot look at them."""
+    names = [*(f"{family}_copies" for family in ASKED), "installed_packages", "warnings", "cuda"]
+    return dict.fromkeys(names, unavailable(reason, "/proc/PID/root"))
 
 
 def _loaded(context: Context) -> tuple[list[LoadedLibrary], str | None, list[str]]:
@@ -180,11 +199,18 @@ def _described(item: Known, loaded: LoadedLibrary | None) -> dict[str, Any]:
         entry["no_build_id"] = loaded.reason
     if item.package is not None:
         entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
-    if loaded is not None and loaded.deleted:
-        entry["state"] = (
-            "replaced on disk since it was loaded" if loaded.replaced else "deleted since it was loaded"
-        )
+    if loaded is not None:
+        entry["state"] = _state(loaded)
     return entry
+
+
+def _state(loaded: LoadedLibrary) -> str:
+    """What is at its path now. Always said: a missing word beside another reads as a missing library."""
+    if loaded.unseen:
+        return "its path could not be looked at from here"
+    if not loaded.deleted:
+        return AS_LOADED
+    return "replaced on disk since it was loaded" if loaded.replaced else "deleted since it was loaded"
 
 
 def _sha256(library: LoadedLibrary) -> str | None:
@@ -238,9 +264,11 @@ def _cuda(around: Surroundings, cudart: Known | None, version: Fact) -> Fact:
 
 
 def _plain(value: Any) -> Any:
-    """The same with names that are no UTF-8 written visibly, which JSON cannot carry otherwise."""
+    """The same without secrets in paths, and names that are no UTF-8 visible: JSON cannot carry them."""
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return redact.text(value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {_plain(name): _plain(item) for name, item in value.items()}
     return value

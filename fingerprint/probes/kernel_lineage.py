@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import places
+from .. import places, redact
 from ..cache_folder import TooSlow, describe
 from ..process import proc
 
@@ -124,7 +124,9 @@ def probe(context: Context) -> dict[str, Section]:
     for name, find in CACHES.items():
         where = find(context)
         facts[name] = _read(context, where, deadline)
-        looked[name] = [place.path.encode("utf-8", "backslashreplace").decode() for place in where]
+        looked[name] = [
+            redact.text(place.path.encode("utf-8", "backslashreplace").decode()) for place in where
+        ]
     # Where was looked is no fact about kernels: the same kernels moved elsewhere are the same kernels.
     return {"kernels": Section(facts=facts, volatile={"cache_paths": fact(looked, "environment")})}
 
@@ -133,15 +135,22 @@ def _read(context: Context, where: list[Place], deadline: float) -> Fact:
     if context.environ_unread is not None:
         return unavailable(f"where it lies is not known: {context.environ_unread}", "files")
     found: dict[str, Any] = {}
+    forbidden: proc.Forbidden | None = None
     for place in where:
         try:
             value = describe(proc.inside(context.root, places.absolute(context, place.path)), deadline)
+        except proc.Forbidden as reason:
+            forbidden = reason
+            continue
         except proc.Unread:
             continue
         except TooSlow:
             return unavailable(f"not read within {LIMIT_S:g} s: it is too large or too slow", "files")
         if value is not None:
             found[place.name] = value
+    if forbidden is not None:
+        # Also where another folder has something: half of it would read as a change.
+        return unavailable(redact.text(str(forbidden)), "files")
     if not found:
         return unavailable("there is none where it is looked for (see volatile.cache_paths)", "files")
     return fact(found if len(found) > 1 else next(iter(found.values())), "files")

@@ -94,7 +94,7 @@ class Named:
         try:
             content = proc.read_inside(self.context.root, os.path.join(self.folder, path), limit + 1)
         except proc.Unread as reason:
-            return unavailable(str(reason), "file-sha256")
+            return unavailable(redact.text(str(reason)), "file-sha256")
         if len(content) > limit:
             return unavailable(f"larger than {limit >> 20} MiB", "file-sha256")
         return fact(hashlib.sha256(content).hexdigest(), "file-sha256:verified")

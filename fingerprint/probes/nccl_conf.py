@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
-from .. import places
+from .. import places, redact
 from ..process import proc
 from .os_env import VARIABLES
 
@@ -48,17 +48,23 @@ def probe(context: Context) -> dict[str, Section]:
     """
     files: dict[str, str] = {}
     settings: dict[str, str] = {}
+    forbidden: proc.Forbidden | None = None
     for name, path in _places(context):
         try:
             content = proc.read_inside(context.root, places.absolute(context, path), _MAX_BYTES)
+        except proc.Forbidden as error:
+            forbidden = error
+            continue
         except proc.Unread:
             continue
         files[name] = hashlib.sha256(content).hexdigest()
         for line in content.decode("utf-8", "backslashreplace").split("\n"):
             key, is_setting, value = line.partition("=")
             if is_setting and not line.startswith("#") and key in SETTINGS:
-                settings.setdefault(key, value[:1023])
-    if files:
+                settings.setdefault(key, redact.text(value[:1023]))
+    if forbidden is not None:
+        read = unavailable(redact.text(str(forbidden)), "nccl.conf")
+    elif files:
         read = fact({"files": files, "settings": settings}, "nccl.conf")
     elif context.environ_unread is not None:
         reason = f"whether NCCL_CONF_FILE names one is not known: {context.environ_unread}"

@@ -1,6 +1,6 @@
 """The environment variables that change numerics, and what is read of the operating system.
 
-Only the variables named here are read, so no secret can enter a fingerprint.
+Only the variables named here are read, and their values lose logins and keys: some are addresses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from .. import redact
 from ..process import proc
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def _variable(name: str, environ: Mapping[str, str], source: str) -> Fact:
     if name not in environ:
         return unavailable("not set", source)
     # Bytes that are no UTF-8 arrive as lone surrogates, which no JSON can carry.
-    return fact(environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), source)
+    value = environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return fact(redact.text(value), source)
 
 
 def probe_os(context: Context) -> dict[str, Section]:

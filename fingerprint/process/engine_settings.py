@@ -249,7 +249,9 @@ def fields_of(engine: str, arguments: Mapping[str, Any]) -> dict[tuple[str, str]
         if place is None or said is None:
             continue
         section, _, field = place.removeprefix("!").partition(".")
-        if place.startswith("!") and isinstance(said, bool):
+        if place.startswith("!"):
+            if not isinstance(said, bool):
+                continue  # the opposite of what is neither true nor false would be a guess
             said = not said
         found[section, field] = said
     if engine == "sglang":

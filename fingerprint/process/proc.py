@@ -38,6 +38,10 @@ class Unread(Exception):
     """A reading that could not be made; the text says why, and how to mend it."""
 
 
+class Forbidden(Unread):
+    """It may be there: rip has no permission to look. Nobody may take it for absent."""
+
+
 @dataclass(frozen=True)
 class Status:
     """The fields of /proc/PID/stat that rip uses."""
@@ -130,7 +134,7 @@ def read(pid: int, name: str) -> bytes:
         with open(PROC / str(pid) / name, "rb") as file:
             return file.read(_MAX_PROC_BYTES)
     except OSError as error:
-        raise Unread(why(error)) from None
+        raise _unread(error) from None
 
 
 def link(pid: int, name: str) -> str:
@@ -142,7 +146,7 @@ def link(pid: int, name: str) -> str:
     try:
         return os.readlink(PROC / str(pid) / name)
     except OSError as error:
-        raise Unread(why(error)) from None
+        raise _unread(error) from None
 
 
 def why(error: OSError) -> str:
@@ -152,6 +156,17 @@ def why(error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ESRCH):
         return ENDED
     return error.strerror or type(error).__name__
+
+
+def _unread(error: OSError) -> Unread:
+    return (Forbidden if error.errno in (errno.EACCES, errno.EPERM) else Unread)(why(error))
+
+
+def _unread_file(path: str | PurePosixPath, error: OSError) -> Unread:
+    name = PurePosixPath(path).name
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return Forbidden(f"no permission to read {name}: run rip as the user who owns it, or as root")
+    return Unread(f"{name}: {error.strerror}")
 
 
 def command_line(pid: int) -> list[str]:
@@ -249,7 +264,7 @@ def open_files(pid: int) -> set[str]:
     try:
         descriptors = os.listdir(PROC / str(pid) / "fd")
     except OSError as error:
-        raise Unread(why(error)) from None
+        raise _unread(error) from None
     found = set()
     for descriptor in descriptors:
         with contextlib.suppress(Unread):  # closed meanwhile
@@ -260,6 +275,15 @@ def open_files(pid: int) -> set[str]:
 def root_of(pid: int) -> Path:
     """Its view of the file system."""
     return PROC / str(pid) / "root"
+
+
+def closed(root: Path) -> str | None:
+    """Why one cannot look into the root of a process: then nothing in it is known to be absent."""
+    try:
+        os.listdir(root)
+    except OSError as error:
+        return why(error)
+    return None
 
 
 def mapped_files(pid: int) -> set[str]:
@@ -302,7 +326,7 @@ def inside(root: Path, path: str | PurePosixPath) -> Path:
             raise Unread("no path has such characters") from None
         except OSError as error:
             if error.errno != errno.EINVAL:  # EINVAL: no link
-                raise Unread(f"{PurePosixPath(path).name}: {error.strerror}") from None
+                raise _unread_file(path, error) from None
             done.append(part)
             continue
         links += 1
@@ -325,4 +349,4 @@ def read_inside(root: Path, path: str | PurePosixPath, limit: int) -> bytes:
                 raise Unread(f"{PurePosixPath(path).name} is no regular file")
             return file.read(limit)
     except OSError as error:
-        raise Unread(f"{PurePosixPath(path).name}: {error.strerror}") from None
+        raise _unread_file(path, error) from None

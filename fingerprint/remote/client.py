@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import socket
 import ssl
 import threading
@@ -20,8 +19,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
-from ...schemas.errors import BadInput
+from .. import redact
 from ..context import Server
+from .address import checked, origin, server_of
 
 MAX_BYTES = 4 * 1024 * 1024
 """Of one answer. What engines say of themselves has tens of kilobytes, metrics of many models a megabyte."""
@@ -29,21 +29,32 @@ MAX_DEPTH = 64
 REQUEST_S = 5.0
 TOTAL_S = 15.0
 """Seconds for one question and for all of them."""
+TLS_S = 1.0
+"""Seconds to see whether a port speaks TLS, when nothing else was understood."""
 MAX_SILENT = 2
 """A server that lets so many questions in a row run out of time is asked no more."""
 _MAX_REDIRECTS = 3
-_FIX_URL = "give the address of the server, for example --url http://127.0.0.1:8000"
-_WANTS_KEY = "it wants an API key: put the key into a variable and name that one with --api-key-env NAME"
+WANTS_KEY = "it wants an API key"
+KEY_FIX = "put the key into a variable and name that one with --api-key-env NAME"
+_ADDRESS_FIX = "give the address of the inference server itself with --url"
+_START_FIX = "start the server, or correct the address of --url"
+_UP_FIX = "see whether the server is up and not overloaded"
 _NO_ENDPOINT = frozenset({404, 405, 410, 501})
 
 
 class NoAnswer(Exception):
     """A question that was not answered; the text says why."""
 
-    def __init__(self, reason: str, *, absent: bool = False) -> None:
+    def __init__(
+        self, reason: str, fix: str = _ADDRESS_FIX, *, absent: bool = False, refused: bool = False
+    ) -> None:
         super().__init__(reason)
+        self.fix = fix
+        """What to do where no other question is answered either."""
         self.absent = absent
         """The server has no such endpoint."""
+        self.refused = refused
+        """The server wants a key, or another one."""
 
 
 class Unreachable(NoAnswer):
@@ -80,13 +91,13 @@ class Client:
         Raises:
             BadInput: The address is none, or holds a password.
         """
-        self.url = _checked(server.url)
+        self.url = checked(server.url)
         self._server, self._stop = server, stop or threading.Event()
         self._deadline = time.monotonic() + TOTAL_S
         self._silent = 0
         self._known: dict[str, Reply | NoAnswer] = {}
-        self.answered = False
-        """Whether it has answered anything, were it only an error."""
+        self.refused: dict[str, str] = {}
+        """Path → why, of the questions for which it wants a key or another one."""
 
     def get(self, path: str) -> Reply:
         """Ask without changing anything, each path once.
@@ -112,28 +123,65 @@ class Client:
         """
         return self._ask("POST", path, json.dumps(body).encode())
 
+    def speaks_tls(self) -> bool:
+        """Whether a port that was to be asked in plain HTTP greets as TLS does; nothing is asked."""
+        parts = urlsplit(self.url)
+        if parts.scheme != "http" or not parts.port or self._silent or self._stop.is_set():
+            return False
+        try:
+            with _connection(f"https{self.url.removeprefix('http')}", time.monotonic() + TLS_S):
+                return True
+        except ssl.SSLCertVerificationError:
+            return True
+        except OSError:
+            return False
+
     def _ask(self, method: str, path: str, body: bytes | None) -> Reply:
+        try:
+            return self._answer(method, path, body)
+        except NoAnswer as reason:
+            if reason.refused:
+                self.refused[path.partition("?")[0]] = str(reason).partition(":")[0]
+            raise
+
+    def _answer(self, method: str, path: str, body: bytes | None) -> Reply:
         url = self.url + path
         for _ in range(_MAX_REDIRECTS + 1):
             status, headers, content = self._once(method, url, body)
             if status not in (301, 302, 303, 307, 308):
                 break
-            url = self._redirected(url, headers, method)
+            url = self._redirected(url, headers, method, path)
         else:
             raise NoAnswer("it redirects in a circle")
         if status in (401, 403):
-            raise NoAnswer("it refuses the API key" if self._server.api_key else _WANTS_KEY)
+            raise self.refusal()
         if status in _NO_ENDPOINT:
             raise NoAnswer("the server has no such endpoint", absent=True)
         if status != 200:
-            raise NoAnswer(f"it answers with status {status}")
+            raise NoAnswer(f"it answers with status {status}", "see what its log says, and whether it is up")
         return Reply(content, headers)
 
-    def _redirected(self, url: str, headers: Mapping[str, str], method: str) -> str:
-        target = urljoin(url, headers.get("location", ""))
-        if _origin(target) != _origin(url) or method != "GET":
-            raise NoAnswer("it redirects to another host: give that one's address with --url")
-        return target
+    def refusal(self) -> NoAnswer:
+        """What it means that it refuses a question."""
+        if self._server.api_key:
+            fix = "see whether the variable of --api-key-env holds the key of this server"
+            return NoAnswer("it refuses the API key", fix, refused=True)
+        return NoAnswer(f"{WANTS_KEY}: {KEY_FIX}", KEY_FIX, refused=True)
+
+    def _redirected(self, url: str, headers: Mapping[str, str], method: str, path: str) -> str:
+        try:
+            target = urljoin(url, headers.get("location", ""))
+        except ValueError:
+            raise NoAnswer("it redirects to an address that is none") from None
+        if origin(target) == origin(url) and method == "GET":
+            return target
+        other = server_of(target, path)
+        if other is None:
+            raise NoAnswer("it redirects to an address that is none")
+        other = redact.text(other)
+        raise NoAnswer(
+            f"it redirects to {other}: give that address with --url", f"give that address: --url {other}"
+        )
 
     def _once(self, method: str, url: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of one exchange."""
@@ -146,15 +194,16 @@ class Client:
                 found = self._exchange(connection, method, url, body)
         except TimeoutError:
             self._silent += 1
-            raise NoAnswer(f"no whole answer within {REQUEST_S:g} s") from None
+            raise NoAnswer(f"no whole answer within {REQUEST_S:g} s", _UP_FIX) from None
         except http.client.RemoteDisconnected:
-            raise Unreachable("it closes the connection without an answer") from None
+            raise Unreachable("it closes the connection without an answer", _START_FIX) from None
         except OSError as error:
-            raise Unreachable(_why(error)) from None
+            raise Unreachable(_why(error), _START_FIX) from None
+        except http.client.BadStatusLine:
+            raise Unreachable("what answers there does not speak HTTP") from None
         except (http.client.HTTPException, ValueError) as error:
-            self.answered = self.answered or not isinstance(error, http.client.BadStatusLine)
             raise NoAnswer(f"its answer is no proper HTTP ({type(error).__name__})") from None
-        self.answered, self._silent = True, 0
+        self._silent = 0
         return found
 
     def _may_ask(self) -> None:
@@ -244,38 +293,6 @@ def _why(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "there is no host of that name"
     return f"no connection: {error.strerror or type(error).__name__}"
-
-
-def _checked(url: str) -> str:
-    """Scheme, host, port and path of an address, without a final slash and `/v1`.
-
-    Raises:
-        BadInput: As `Client`.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise BadInput("the address is not a URL", _FIX_URL) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\s\x00-\x20\x7f]", url):
-        raise BadInput("the address is not an http or https URL", _FIX_URL)
-    if parts.username is not None or parts.password is not None:
-        raise BadInput(
-            "the address holds a user name or password", "give a key with --api-key-env NAME instead"
-        )
-    if parts.query or parts.fragment:
-        raise BadInput("the address has a query or a fragment", _FIX_URL)
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{path}"
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme, parts.hostname, parts.port
-    except ValueError:
-        return None
 
 
 def _parse(body: bytes) -> Any:

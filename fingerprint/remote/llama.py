@@ -77,21 +77,28 @@ def _read_model(model: Any, told: Told) -> None:
 def _read_slots(client: Client, told: Told) -> None:
     """Only their shape: older servers show in them what users ask."""
     try:
-        slots = rows(client.get("/slots").json())
+        reply = client.get("/slots").json()
     except NoAnswer as reason:
         told.lacks("cache", "slots", str(reason), "/slots")
         return
-    told.say("cache", "slots", [slot.get("n_ctx") for slot in slots] or None, "/slots")
+    slots = rows(reply)
+    if not slots:
+        told.lacks("cache", "slots", "its answer lists no slots", "/slots")
+        return
+    told.say("cache", "slots", [slot.get("n_ctx") for slot in slots], "/slots")
     told.now("replica", "busy_slots", sum(slot.get("is_processing") is True for slot in slots), "/slots")
 
 
 def _read_adapters(client: Client, told: Told) -> None:
     source = "/lora-adapters"
     try:
-        adapters = rows(client.get(source).json())
+        reply = client.get(source).json()
     except NoAnswer as reason:
         told.lacks("model", "adapters", str(reason), source)
         return
+    adapters = rows(reply)
     kept = [{name: one.get(name) for name in ("path", "scale") if name in one} for one in adapters]
     told.say("model", "adapters", kept or None, source)
-    told.lacks("model", "adapters", "none is loaded", source)
+    told.lacks(
+        "model", "adapters", "none is loaded" if reply == [] else "its answer lists no adapters", source
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client, NoAnswer
-from .told import Told, part, rows, table
+from .told import Told, part, rows, table, words
 
 _LOADED, _KNOWN, _SHOW = "/api/ps", "/api/tags", "/api/show"
 
@@ -22,13 +22,13 @@ def read(client: Client, told: Told) -> None:
     except NoAnswer as reason:
         told.lacks("engine", "version", str(reason), "/api/version")
     models, source = _models(client, told)
-    digests = {str(model.get("name")): model.get("digest") for model in models}
+    digests = {model["name"]: model.get("digest") for model in models}
     told.say("model", "digests", dict(sorted(digests.items())) or None, source)
     if len(models) != 1:
         several = f"{len(models)} models are there: load the one that is meant"
-        told.lacks("model", "served", several if models else "it has no model", source)
+        told.lacks("model", "served", several if models else "it names no model", source)
         return
-    name = str(models[0].get("name"))
+    name = models[0]["name"]
     told.say("model", "served", name, source)
     told.say("engine", "max_model_len", models[0].get("context_length"), source)
     try:
@@ -41,7 +41,8 @@ def _models(client: Client, told: Told) -> tuple[list[dict[str, Any]], str]:
     """The models in memory, else those on disk, and which of the two."""
     for source in (_LOADED, _KNOWN):
         try:
-            if models := rows(part(client.get(source).json(), "models")):
+            listed = rows(part(client.get(source).json(), "models"))
+            if models := [model for model in listed if isinstance(model.get("name"), str)]:
                 return models, source
         except NoAnswer as reason:
             told.lacks("model", "digests", str(reason), source)
@@ -58,7 +59,7 @@ def _read_model(model: Any, told: Told) -> None:
     architecture = info.get("general.architecture")
     told.say("model", "architecture", architecture, _SHOW)
     told.say("model", "context_length", info.get(f"{architecture}.context_length"), _SHOW)
-    parameters = str(part(model, "parameters") or "").split("\n")
+    parameters = words(part(model, "parameters")).split("\n")
     pairs: dict[str, list[str]] = {}
     for line in parameters:
         key, _, value = line.strip().partition(" ")

@@ -15,7 +15,7 @@ from ..drift.partial import UNTOLD_BY_SERVER
 from ..process.engine_settings import EXPECTED
 from . import llama, ollama, sglang, tgi, trtllm, vllm
 from .client import Client, NoAnswer, Unreachable
-from .told import Told, part, rows
+from .told import Told, part, rows, words
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -70,47 +70,66 @@ def probe(context: Context) -> dict[str, Section]:
 
     Raises:
         BadInput: Its address is none.
-        EngineFailed: Nothing answers there.
+        EngineFailed: Nothing there answers as an inference server does.
     """
     assert context.server is not None
     client = Client(context.server, context.stop)
     told = Told((context.server.api_key,) if context.server.api_key else ())
-    models = _models(client, told)
+    models, reason = _models(client, told)
     name = _engine(client, models)
     if name is not None:
         told.say("engine", "name", name, "its endpoints")
         _READERS[name](client, told)
+    elif not _is_list_of_models(models):
+        raise _unread(client, reason)
     else:
         told.lacks("engine", "name", "no endpoint of an engine that rip knows answers", "its endpoints")
         _unknown_version(client, told)
-    if not client.answered:
-        raise EngineFailed(
-            f"{client.url} answers no question", "see whether the server is up and not overloaded"
-        )
     _model_names(models, told)
+    told.now("replica", "refused", client.refused or None, "HTTP status")
     told.now("replica", "url", client.url, "--url")
     return _completed(told)
 
 
-def _models(client: Client, told: Told) -> Any:
-    """What `/v1/models` says; almost every server has it."""
+def _models(client: Client, told: Told) -> tuple[Any, NoAnswer]:
+    """What `/v1/models` says, which almost every server has; and why it names no models, should it not."""
     try:
         reply = client.get("/v1/models")
         told.say("replica", "server_header", reply.headers.get("server"), "HTTP header")
-        return reply.json()
-    except Unreachable as reason:
-        raise EngineFailed(
-            f"{client.url} cannot be asked: {reason}", "start the server, or correct the address of --url"
-        ) from None
+        return reply.json(), NoAnswer("its /v1/models is no list of models")
     except NoAnswer as reason:
+        if isinstance(reason, Unreachable):
+            raise _unread(client, reason) from None
         for field in ("served_name", "served"):
             told.lacks("model", field, str(reason), "/v1/models")
-        return None
+        return None, reason
+
+
+def _is_list_of_models(models: Any) -> bool:
+    """Whether that is the list of the OpenAI API; it may be empty."""
+    listed = part(models, "data")
+    if listed == []:
+        return bool(part(models, "object") == "list")
+    return any(isinstance(model.get("id"), str) for model in rows(listed))
+
+
+def _unread(client: Client, reason: NoAnswer) -> EngineFailed:
+    """The error of a server of which nothing could be read: why, and what to do about it."""
+    if client.speaks_tls():
+        return EngineFailed(
+            f"{client.url} speaks TLS, not plain HTTP", f"--url https{client.url.removeprefix('http')}"
+        )
+    if isinstance(reason, Unreachable):
+        return EngineFailed(f"{client.url} cannot be asked: {reason}", reason.fix)
+    if reason.absent and client.refused:
+        reason = client.refusal()
+    why = str(reason).removesuffix(f": {reason.fix}")
+    return EngineFailed(f"{client.url} answers no question as an inference server does: {why}", reason.fix)
 
 
 def _engine(client: Client, models: Any) -> str | None:
     """The engine: as the owner of its models, else by an endpoint that only it has."""
-    owners = {_OWNERS.get(str(model.get("owned_by")).lower()) for model in rows(part(models, "data"))}
+    owners = {_OWNERS.get(words(model.get("owned_by")).lower()) for model in rows(part(models, "data"))}
     known = [owner for owner in owners if owner is not None]
     if len(known) == 1 and len(owners) == 1:
         return known[0]
@@ -140,19 +159,17 @@ def _unknown_version(client: Client, told: Told) -> None:
 
 def _model_names(models: Any, told: Told) -> None:
     """Base models and adapters, as the OpenAI API lists them. A provider lists many: they are one list."""
-    listed = rows(part(models, "data"))
-    names = [str(model["id"]) for model in listed if "id" in model and not model.get("parent")]
-    adapters = {
-        str(model["id"]): model.get("root") for model in listed if "id" in model and model.get("parent")
-    }
+    listed = [model for model in rows(part(models, "data")) if isinstance(model.get("id"), str)]
+    bases = [model for model in listed if not model.get("parent")]
+    names = [model["id"] for model in bases]
+    adapters = {model["id"]: model.get("root") for model in listed if model.get("parent")}
     source = "/v1/models"
     told.say("model", "served_name", names[0] if len(names) == 1 else sorted(names) or None, source)
     if adapters:
         told.say("model", "adapters", adapters, source)
     if len(names) == 1:
-        model = next(model for model in listed if model.get("id") == names[0])
-        told.say("model", "served", model.get("root"), source)
-        told.say("engine", "max_model_len", model.get("max_model_len"), source)
+        told.say("model", "served", bases[0].get("root"), source)
+        told.say("engine", "max_model_len", bases[0].get("max_model_len"), source)
 
 
 def _completed(told: Told) -> dict[str, Section]:

@@ -46,22 +46,16 @@ def read(client: Client, told: Told) -> None:
         told.say_all("sglang", states[0], _STATE)  # what the scheduler uses comes before what was asked for
     told.say_all("sglang", arguments, _INFO)
     told.say("model", "quantization_method", arguments.get("quantization"), _INFO)
-    if info is not None:
-        told.say("engine", "speculative_decoding", "none", _INFO)  # null: off
-        told.say("engine", "arguments", _kept(arguments), _INFO)
+    if "speculative_algorithm" in arguments and arguments["speculative_algorithm"] is None:
+        told.say("engine", "speculative_decoding", "none", _INFO)
+    told.say("engine", "arguments", _kept(arguments) or None, _INFO)
     try:
         model = _first(client, _MODEL, "/get_model_info")
     except NoAnswer as reason:
         told.lacks("model", "served", str(reason), _MODEL)
     else:
         told.say_all("sglang", table(model), _MODEL)
-        architectures = part(model, "architectures")
-        told.say(
-            "model",
-            "architecture",
-            architectures[0] if isinstance(architectures, list) and architectures else None,
-            _MODEL,
-        )
+        told.say("model", "architecture", part(model, "architectures", 0), _MODEL)
     ask_tokenizer(client, told)
     told.lacks(
         "model",

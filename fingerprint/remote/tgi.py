@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client, NoAnswer
-from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, rows, table
+from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, rows, table, words
 
 _INFO = "/info"
 
@@ -51,4 +51,4 @@ def _read_info(info: Any, told: Told) -> None:
         ("waiting_served_ratio", "engine", "waiting_served_ratio"),
     ):
         told.say(section, field, one.get(name), _INFO)
-    told.say("engine", "dtype", str(one.get("model_dtype") or "").removeprefix("torch."), _INFO)
+    told.say("engine", "dtype", words(one.get("model_dtype")).removeprefix("torch."), _INFO)

@@ -103,6 +103,11 @@ def part(value: Any, *path: str | int) -> Any:
     return value
 
 
+def words(value: Any) -> str:
+    """The same if it is a text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
 def table(value: Any) -> dict[str, Any]:
     """The same if it is a table, else an empty one."""
     return value if isinstance(value, dict) else {}

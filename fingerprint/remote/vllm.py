@@ -9,16 +9,27 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..drift.partial import UNTOLD_BY_SERVER
 from ..probes.os_env import VARIABLES
 from .client import Client, NoAnswer
-from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, table
+from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, table, words
+from .vllm_text import settings_of
 
 _CONFIG = "/server_info vllm_config (resolved)"
 _ENV = "/server_info vllm_env (resolved)"
 _SYSTEM = "/server_info system_env"
 _METRICS = "/metrics"
 _LABELS = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+_PLAIN = (str, int, float, bool)
 _MAX_METRICS_LINES = 100_000
+_FROM_SETTINGS = (
+    ("engine", "dtype"),
+    ("engine", "attention_backend"),
+    ("engine", "quantization"),
+    ("engine", "speculative_decoding"),
+    ("parallelism", "tensor_parallel_size"),
+)
+"""Fields that only its settings tell."""
 _BOOKKEEPING = frozenset({"engine", "model_name"})
 
 
@@ -66,34 +77,60 @@ def _read_config(client: Client, told: Told) -> None:
     try:
         info = client.get("/server_info?config_format=json").json()
     except NoAnswer as reason:
-        hint = "only servers in development mode tell their settings" if reason.absent else str(reason)
-        for section, field in (
-            ("engine", "dtype"),
-            ("engine", "attention_backend"),
-            ("parallelism", "tensor_parallel_size"),
-        ):
-            told.lacks(section, field, hint, "/server_info")
+        _lacks_settings(
+            told, "only servers in development mode tell their settings" if reason.absent else str(reason)
+        )
         return
-    config = table(part(info, "vllm_config"))
+    said = part(info, "vllm_config")
+    if isinstance(said, str):
+        written = settings_of(said)
+        if written is None:
+            _lacks_settings(told, "its settings come as a text that cannot be taken apart")
+        else:
+            _say_settings(written, told)
+    elif isinstance(said, dict) and said:
+        _read_settings(said, told)
+    else:
+        _lacks_settings(told, "its answer has no vllm_config")
+    _read_variables(table(part(info, "vllm_env")), told)
+    _read_system(table(part(info, "system_env")), told)
+
+
+def _lacks_settings(told: Told, reason: str) -> None:
+    for section, field in _FROM_SETTINGS:
+        told.lacks(section, field, reason, UNTOLD_BY_SERVER)
+
+
+def _read_settings(config: dict[str, Any], told: Told) -> None:
+    """The settings as JSON, grouped."""
     settings: dict[str, Any] = {}
     for name in ("model_config", "cache_config", "parallel_config", "scheduler_config", "kernel_config"):
         settings |= {key: said for key, said in table(config.get(name)).items() if not isinstance(said, dict)}
     settings["device"] = part(config, "device_config", "device")
     settings["load_format"] = part(config, "load_config", "load_format")
-    settings["attention_config.backend"] = part(config, "attention_config", "backend")
-    settings["optimization_level"] = config.get("optimization_level")
-    settings["compilation_config"] = _compilation(table(config.get("compilation_config")))
-    settings["speculative_config"] = config.get("speculative_config") or "none"
-    settings["dtype"] = str(settings.get("dtype") or "").removeprefix("torch.")
-    if "quantization" in settings:
-        settings["quantization"] = settings["quantization"] or "none"
-    told.say_all("vllm", settings, _CONFIG)
-    told.say("model", "quantization_method", settings.get("quantization"), _CONFIG)
-    if settings["attention_config.backend"] is None:
+    attention = table(config.get("attention_config"))
+    settings["attention_config.backend"] = attention.get("backend")
+    for name in ("optimization_level", "compilation_config", "speculative_config"):
+        if name in config:
+            settings[name] = config[name]
+    _say_settings(settings, told)
+    if "backend" in attention:
         told.lacks("engine", "attention_backend", "set to automatic: its log says which one runs", _CONFIG)
     told.now("replica", "instance_id", config.get("instance_id"), _CONFIG)
-    _read_variables(table(part(info, "vllm_env")), told)
-    _read_system(table(part(info, "system_env")), told)
+
+
+def _say_settings(settings: dict[str, Any], told: Told) -> None:
+    """Null says `none` only where the name is there; a name that is not there says nothing."""
+    said = {**settings, "compilation_config": _compilation(table(settings.get("compilation_config")))}
+    for name in ("speculative_config", "quantization"):
+        if name in said and said[name] is None:
+            said[name] = "none"
+    said["dtype"] = words(said.get("dtype")).removeprefix("torch.")
+    told.say_all("vllm", said, _CONFIG)
+    told.say("model", "quantization_method", said.get("quantization"), _CONFIG)
+    for section, field in _FROM_SETTINGS:
+        if (section, field) != ("engine", "attention_backend"):
+            told.lacks(section, field, "its settings do not name it", UNTOLD_BY_SERVER)
 
 
 def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,9 +143,9 @@ def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:
 def _read_variables(environ: dict[str, Any], told: Told) -> None:
     for name in VARIABLES["vllm"]:
         said = environ.get(name)
-        if said is not None:
+        if isinstance(said, _PLAIN):
             told.say("determinism", name, _as_written(said), _ENV)
-    if (invariant := environ.get("VLLM_BATCH_INVARIANT")) is not None:
+    if isinstance(invariant := environ.get("VLLM_BATCH_INVARIANT"), _PLAIN):
         told.say("determinism", "batch_invariance", f"VLLM_BATCH_INVARIANT={_as_written(invariant)}", _ENV)
     told.say("engine", "commit", environ.get("VLLM_BUILD_COMMIT"), _ENV)
 
@@ -120,15 +157,15 @@ def _as_written(said: Any) -> str:
 
 def _read_system(system: dict[str, Any], told: Told) -> None:
     told.say("frameworks", "torch", system.get("torch_version"), _SYSTEM)
-    told.say("frameworks", "python", str(system.get("python_version") or "").split(" ")[0], _SYSTEM)
+    told.say("frameworks", "python", words(system.get("python_version")).split(" ")[0], _SYSTEM)
     told.say("libraries", "cuda", system.get("cuda_compiled_version"), _SYSTEM)
     told.say("libraries", "cudart", system.get("cuda_runtime_version"), _SYSTEM)
     told.say("libraries", "cudnn", system.get("cudnn_version"), _SYSTEM)
     told.say("driver", "version", system.get("nvidia_driver_version"), _SYSTEM)
     told.say("gpus", "name", system.get("nvidia_gpu_models"), _SYSTEM)
     told.say("os", "distribution", system.get("os"), _SYSTEM)
-    told.say("os", "libc", str(system.get("libc_version") or "").replace("-", " "), _SYSTEM)
-    for line in str(system.get("pip_packages") or "").splitlines():
+    told.say("os", "libc", words(system.get("libc_version")).replace("-", " "), _SYSTEM)
+    for line in words(system.get("pip_packages")).splitlines():
         name, _, version = line.partition("==")
         if name in ("transformers", "numpy"):
             told.say("frameworks", name, {"version": version}, _SYSTEM)

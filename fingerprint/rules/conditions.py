@@ -148,6 +148,37 @@ def _same_loaded_copy(c: Compared) -> bool:
     return before is not None and after is not None and _same(before, after)
 
 
+def _builds(table: Any) -> list[str] | None:
+    """The builds in a table of libraries, wherever they lie; None where one of them tells no build."""
+    if not isinstance(table, dict) or not table:
+        return None
+    found = [
+        item.get("build_id") or item.get("sha256") if isinstance(item, dict) else None
+        for item in table.values()
+    ]
+    # The same build may be loaded from two places: that computes as one.
+    known = {build for build in found if isinstance(build, str)}
+    return sorted(known) if None not in found else None
+
+
+def _same_builds(c: Compared) -> bool:
+    copies = c.field.endswith("_copies")
+    before, after = (_builds(_loaded(side) if copies else _value(side)) for side in (c.before, c.after))
+    return before is not None and before == after
+
+
+def _on_disk(reading: Fact | None) -> list[str]:
+    """What became of the files that were loaded."""
+    table = _value(reading)
+    entries = table.values() if isinstance(table, dict) else ()
+    states = {str(item.get("state", "")) for item in entries if isinstance(item, dict)}
+    return sorted(state for state in states if "since it was loaded" in state)
+
+
+def _same_builds_now_gone(c: Compared) -> bool:
+    return _same_builds(c) and _on_disk(c.before) != _on_disk(c.after)
+
+
 def _same_choices(c: Compared) -> bool:
     before, after = _value(c.before), _value(c.after)
     return (
@@ -172,6 +203,10 @@ def means_the_same(default: str) -> Condition:
 ONLY_PATCH = Condition("only what follows major and minor number changed", _only_patch)
 SAME_VERSION = Condition("the version is the same: another build of it", _same_version)
 SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", _same_loaded_copy)
+SAME_BUILDS = Condition("the loaded builds are the same on both sides", _same_builds)
+SAME_BUILDS_NOW_GONE = Condition(
+    "the loaded builds are the same, files were replaced or deleted since", _same_builds_now_gone
+)
 SAME_CHOICES = Condition("the autotune winners are the same on both sides", _same_choices)
 SAME_VERSION_BESIDE = Condition("the version beside it is the same", _same_version_beside)
 ONLY_ORIGIN = Condition("the installed files are the same, only their origin is another one", _only_origin)
@@ -180,6 +215,9 @@ ONE_GPU = Condition("one GPU works on a request, on both sides", _one_gpu)
 OTHER_COMPUTE_CAPABILITY = Condition("another compute capability", _other_compute_capability)
 PROBE_FAILED = Condition("a probe failed on one side", _probe_failed)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
+ONE_SIDE_UNREAD = Condition(
+    "known on one side only", lambda c: (_value(c.before) is None) != (_value(c.after) is None)
+)
 SAME_TENSORS = _equal("model", "tensors_root")
 SAME_RENDERING = _equal("template", "rendered_sha256")
 SAME_TP = _equal("parallelism", "tensor_parallel_size")

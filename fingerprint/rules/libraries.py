@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from . import advice, sources
 from .base import Rule
-from .conditions import ONE_GPU, ONLY_PATCH, SAME_LOADED_COPY, SAME_VERSION_BESIDE
+from .conditions import (
+    ONE_GPU,
+    ONLY_PATCH,
+    SAME_BUILDS,
+    SAME_BUILDS_NOW_GONE,
+    SAME_LOADED_COPY,
+    SAME_VERSION_BESIDE,
+)
 from .sources import BY_CONSTRUCTION
 
 RULES: tuple[Rule, ...] = (
@@ -15,6 +22,14 @@ RULES: tuple[Rule, ...] = (
         sources.VERL_COPIES,
         advice.NOTHING,
         SAME_LOADED_COPY,
+    ),
+    Rule(
+        "libraries.*_copies",
+        None,
+        "the loaded build is the same, only its place or its package differs",
+        BY_CONSTRUCTION,
+        advice.NOTHING,
+        SAME_BUILDS,
     ),
     Rule(
         "libraries.nccl*",
@@ -103,6 +118,22 @@ RULES: tuple[Rule, ...] = (
         "torch loads the libraries in these packages, unless other copies come first",
         (sources.VERL_COPIES, sources.CUBLAS),
         advice.DECODE,
+    ),
+    Rule(
+        "libraries.loaded",
+        None,
+        "what is loaded did not change; its file on disk did, and a restart would load another one or none",
+        BY_CONSTRUCTION,
+        advice.NOTHING,
+        SAME_BUILDS_NOW_GONE,
+    ),
+    Rule(
+        "libraries.loaded",
+        None,
+        "the same builds are loaded, only from another place or package",
+        BY_CONSTRUCTION,
+        advice.NOTHING,
+        SAME_BUILDS,
     ),
     Rule(
         "libraries.loaded",

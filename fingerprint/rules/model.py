@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import advice, sources
 from .base import Rule
-from .conditions import SAME_RENDERING, SAME_TENSORS
+from .conditions import ONE_SIDE_UNREAD, SAME_RENDERING, SAME_TENSORS
 from .sources import BY_CONSTRUCTION
 
 _RESHARDED = "other files with the same tensors: resharded, renamed or written anew"
@@ -49,6 +49,14 @@ RULES: tuple[Rule, ...] = (
         "a file is not what its name in the cache says: it was written over or damaged",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
+    ),
+    Rule(
+        "model.tensor_dtypes",
+        "semantic",
+        "the weights of one side could not be told apart into tensors: damaged, cut off, or pickled",
+        BY_CONSTRUCTION,
+        advice.WEIGHTS,
+        ONE_SIDE_UNREAD,
     ),
     Rule(
         "model.tensor_dtypes",

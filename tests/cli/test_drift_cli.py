@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import stat
 import sys
 from dataclasses import dataclass
@@ -123,7 +125,7 @@ def test_what_fails_a_check_can_be_chosen(
 
 def test_ignored_changes_are_still_named(rip: Rip, base: Path, now: Path) -> None:
     done = rip("drift", base, now, "--ignore", "*")
-    assert "no change" in done.out
+    assert "no change that counts\n" in done.out
     assert "note: ignored: os.kernel" in done.out
     document = json.loads(rip("drift", base, now, "--ignore", "os.*", "--json").out)
     assert [change["field"] for change in document["ignored"]] == ["kernel"]
@@ -168,6 +170,8 @@ def test_markdown_can_be_printed(rip: Rip, base: Path, now: Path) -> None:
     [
         (["--fail-on", "perfect"], "no such level"),
         (["--json", "--markdown", "-"], "both print"),
+        (["--markdown", "-", "--html", "-"], "both print"),
+        (["--html", "-", "--json"], "both print"),
         (["--html", "/nowhere/at/all.html"], "is not a folder"),
     ],
 )
@@ -189,6 +193,154 @@ def test_nothing_in_common_is_no_pass(rip: Rip, base: Path) -> None:
     nothing = rip("drift", PASTED / "torch-cpu.txt", only_zoo)
     assert nothing.code == 3
     assert "no field in common" in nothing.err
+
+
+def test_two_texts_without_a_common_fact_are_no_pass(rip: Rip, tmp_path: Path) -> None:
+    one, other = tmp_path / "torch.txt", tmp_path / "transformers.txt"
+    one.write_text("PyTorch version: 2.8.0\n")
+    other.write_text("- `transformers` version: 4.55.0\n")
+    for command in (("drift", one, other), ("fingerprint", "--read", other, "--against", one)):
+        done = rip(*command, "--fail-on", "token")
+        assert done.code == 3
+        assert "no field in common" in done.err
+        assert "no change" not in done.out + done.err
+    assert rip("drift", one, one).code == 0
+
+
+@pytest.mark.parametrize("pattern", ["os.kernle", "", "[", "kernel"])
+def test_a_pattern_that_fits_no_field_is_named(rip: Rip, base: Path, now: Path, pattern: str) -> None:
+    done = rip("drift", base, now, "--ignore", pattern, "--ignore", "os.*")
+    assert done.code == 1
+    notes = [line for line in done.err.splitlines() if "matched no field" in line]
+    assert len(notes) == 1
+    assert pattern in notes[0]
+
+
+def test_a_report_replaces_no_input_and_no_other_report(rip: Rip, base: Path, now: Path) -> None:
+    before = base.read_bytes(), now.read_bytes()
+    link = base.with_name("link.json")
+    link.symlink_to(base)
+    both, same = base.with_name("both"), str(base.parent / "." / "both")
+    against = ("fingerprint", "--read", now, "--against", base)
+    for command in (
+        ("drift", base, now, "--html", base),
+        ("drift", base, now, "--markdown", link),
+        ("drift", link, now, "--html", base),
+        ("drift", base, now, "--html", both, "--markdown", same),
+        (*against, "-o", base),
+        (*against, "-o", now),
+        (*against, "--html", now),
+        (*against, "-o", both, "--html", same),
+        ("fingerprint", "--read", now, "-o", now),
+    ):
+        done = rip(*command, "--force")
+        assert (done.code, done.out) == (2, "")
+        assert "is also" in done.err
+    assert (base.read_bytes(), now.read_bytes()) == before
+    assert not both.exists()
+
+
+def test_an_edited_fingerprint_is_not_to_be_mended_by_hand(rip: Rip, base: Path, now: Path) -> None:
+    base.write_text(base.read_text().replace('"6.1"', '"6.3"'))
+    done = rip("drift", base, now)
+    assert done.code == 2
+    assert "changed after they were read" in done.err
+    assert "take the original file, or record it again" in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "says", "fix"),
+    [
+        (b"PAR1....PAR1", "a trace", "rip diverge"),
+        (b"GGUF\x03", "a model", "--model"),
+        (b'{"schema": "rip.envelope/1", "prompt_token_ids": [1]}', "a request", "rip replay"),
+        (b'{"prompt_token_ids": [1]}', "a request", "rip replay"),
+        (b'{"schema": "rip.drift/1"}', "the result of a comparison", "rip fingerprint -o"),
+        (b'{"schema": "rip.verdict/1"}', "the result of `rip diverge`", "rip diverge"),
+        (b'{"a": 1}', "no schema field", "rip.fingerprint/1"),
+        (b"", "is empty", "rip fingerprint -o"),
+        (b"hello\n", "no report of torch.utils.collect_env, vllm collect-env or transformers env", "paste"),
+        (b"[pip3] numpy==2.4\n", "was recognised in it", "paste"),
+    ],
+)
+def test_what_is_no_fingerprint_is_called_by_its_name(
+    rip: Rip, base: Path, content: bytes, says: str, fix: str
+) -> None:
+    other = base.with_name("other")
+    other.write_bytes(content)
+    for command in (
+        ("drift", other, base),
+        ("fingerprint", "--read", base, "--against", other),
+        ("fingerprint", "--read", other),
+    ):
+        done = rip(*command)
+        assert (done.code, done.out) == (2, "")
+        assert says in done.err
+        assert fix in done.err.partition("fix: ")[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--flat"], "the flat form"),
+        (["--export", "cyclonedx"], "a CycloneDX BOM"),
+        (["--export", "in-toto"], "an in-toto statement"),
+    ],
+)
+def test_other_forms_of_a_fingerprint_are_not_read_back(
+    rip: Rip, base: Path, options: list[str], says: str
+) -> None:
+    other = base.with_name("other.json")
+    assert rip("fingerprint", "--read", base, *options, "-o", other).code == 0
+    done = rip("drift", base, other)
+    assert done.code == 2
+    assert says in done.err
+    refused = rip("fingerprint", "--read", base, "--against", base, *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert "add -o" in refused.err
+
+
+def test_an_output_that_is_a_directory_is_called_one(rip: Rip, base: Path, tmp_path: Path) -> None:
+    for force in ([], ["--force"]):
+        done = rip("fingerprint", "--read", base, "-o", tmp_path, *force)
+        assert done.code == 2
+        assert "is a directory" in done.err
+        assert "--force" not in done.err
+
+
+def test_a_dash_is_standard_input_or_output(
+    rip: Rip, base: Path, now: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def given(path: Path) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+
+    monkeypatch.chdir(tmp_path)
+    printed = rip("fingerprint", "--read", base, "-o", "-")
+    assert printed.out == base.read_text()
+    given(now)
+    assert rip("drift", base, "-").code == 1
+    given(base)
+    assert rip("drift", "-", base).code == 0
+    given(base)
+    assert rip("fingerprint", "--read", "-").out == base.read_text()
+    given(base)
+    beside = rip("fingerprint", "--read", now, "--against", "-", "-o", "-")
+    assert (beside.code, beside.out) == (1, now.read_text())
+    assert rip("drift", base, now, "--html", "-").out.startswith("<!DOCTYPE html>")
+    for command in (("drift", "-", "-"), ("fingerprint", "--read", "-", "--against", "-")):
+        assert rip(*command).code == 2
+    twice = rip("fingerprint", "--read", now, "--against", base, "-o", "-", "--json")
+    assert (twice.code, twice.out) == (2, "")
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_pipe_without_a_writer_is_not_waited_for(rip: Rip, base: Path) -> None:
+    pipe = base.with_name("pipe")
+    os.mkfifo(pipe)
+    for command in (("drift", pipe, base), ("fingerprint", "--read", pipe), ("drift", base, base.parent)):
+        done = rip(*command)
+        assert (done.code, done.out) == (2, "")
+        assert "is not a regular file" in done.err or "is a directory" in done.err
 
 
 def test_a_pasted_text_is_compared_in_what_it_tells(rip: Rip, tmp_path: Path) -> None:

@@ -123,7 +123,10 @@ def test_drift_compares_two_files(rip: Rip, tmp_path: Path, monkeypatch: pytest.
     rip("fingerprint", "-o", base)
     monkeypatch.setenv("NCCL_ALGO", "[red]Ring")
     rip("fingerprint", "-o", now)
-    assert rip("drift", base, base) == Done(0, "no change\n", "")
+    same = rip("drift", base, base)
+    assert (same.code, same.err) == (0, "")
+    assert same.out.startswith("no change\n")
+    assert "attention_backend" in same.out, "no engine ran on either side: nothing is known of it"
     table = rip("drift", base, now)
     assert table.code == 1
     assert "determinism.NCCL_ALGO" in table.out
@@ -143,7 +146,7 @@ def test_drift_compares_two_files(rip: Rip, tmp_path: Path, monkeypatch: pytest.
         (b"", "empty"),
         (b"\x00\xff", "UTF-8"),
         (b"[]", "JSON object"),
-        (b'{"schema": "rip.envelope/1"}', "not a rip.fingerprint/1 document"),
+        (b'{"schema": "rip.envelope/1"}', "not a fingerprint"),
         (b'{"schema": "rip.fingerprint/99"}', "newer rip"),
         (b'{"schema": "rip.fingerprint/1"}', "Field required"),
     ],
@@ -232,6 +235,26 @@ def test_a_server_that_does_not_answer_is_exit_2(rip: Rip) -> None:
     assert (done.code, done.out) == (2, "")
     assert "Connection refused" in done.err
     assert "fix: start the server" in done.err
+
+
+def test_a_server_that_cannot_be_read_is_exit_2_and_writes_nothing(rip: Rip, tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    with servers.serve({"*": 401}) as served:
+        done = rip("fingerprint", "--url", served.url, "-o", base)
+    assert (done.code, done.out) == (2, "")
+    assert "it wants an API key" in done.err
+    assert "--api-key-env NAME" in done.err
+    assert not base.exists()
+
+
+def test_a_server_that_refuses_some_questions_is_said_in_one_line(rip: Rip) -> None:
+    with servers.serve({**servers.VLLM, "GET /v1/models": 401, "POST /tokenize": 401}) as served:
+        done = rip("fingerprint", "--url", served.url)
+    assert done.code == 0
+    lines = [line for line in done.err.splitlines() if "refuses" in line]
+    assert len(lines) == 1
+    assert "/tokenize, /v1/models: it wants an API key: put the key into a variable" in lines[0]
+    assert "--api-key-env" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,14 @@ def test_this_process_is_read_too_and_a_missing_proc_is_no_error(
     assert set(container.probe(Context(None, {}))["os"].facts) == {"container", "kubernetes", "image_digest"}
     monkeypatch.setattr(proc, "PROC", tmp_path)
     assert container.probe(Context(None, {}))["os"].facts["kubernetes"] is not None
+
+
+def test_what_could_not_be_looked_at_is_not_said_to_be_absent(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read(world).facts["container"].unavailable == "no mark of a container was found"
+    assert read(world).facts["kubernetes"].value is False
+    monkeypatch.setattr(proc, "closed", lambda root: proc.NO_PERMISSION)
+    for name in ("container", "kubernetes", "image_digest"):
+        assert read(world).facts[name].unavailable == proc.NO_PERMISSION
+    assert read(world, f"0::/system.slice/docker-{ID}.scope\n").facts["container"].value == "docker"

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.drift.compare import GROUPS, by_risk, compare, drift, failing, source_changes
+from rip.fingerprint.drift.partial import forbidden_note
 from rip.fingerprint.drift.report import headline, replays_of, to_html, to_markdown
 from rip.fingerprint.drift.words import before_and_after
+from rip.fingerprint.process.proc import NO_PERMISSION
 from rip.schemas.change import NO_RULE, Change, Drift
 from rip.schemas.claim import LEVELS, Level
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint, Section, fact, unavailable
@@ -84,6 +86,117 @@ def test_what_another_strength_of_hashing_leaves_out_is_not_compared() -> None:
         fact("ab" * 32, "s"), unavailable("no model was given", "argument"), "model", "tensors_root"
     )
     assert len(compare(gone, now).changes) == 1, "other reasons are changes"
+
+
+@pytest.mark.parametrize(
+    "untold",
+    [
+        unavailable("not in the pasted text", "pasted:torch.collect_env"),
+        unavailable("the server does not tell", "untold:server"),
+        unavailable("all bytes were not read", "strength:claimed"),
+    ],
+)
+def test_what_neither_side_tells_is_not_compared(untold: Fact) -> None:
+    found = compare(*one(untold, untold, "model", "sha256"))
+    assert (found.changes, found.compared, found.not_compared) == ([], 0, ["model.sha256"])
+    told = unavailable("not installed", "importlib.metadata")
+    found = compare(*one(told, told, "model", "sha256"))
+    assert (found.changes, found.compared, found.not_compared) == ([], 1, None), "that says something"
+
+
+def test_tables_of_pasted_text_without_a_common_entry_are_not_compared() -> None:
+    def side(name: str, source: str) -> Fact:
+        return fact({name: "1.0"}, source)
+
+    pasted = side("nvidia-nccl-cu12", "pasted:torch.collect_env")
+    found = compare(*one(pasted, side("nvidia-cudnn-cu12", "s"), "libraries", "installed_packages"))
+    assert (found.compared, found.not_compared) == (0, ["libraries.installed_packages"])
+    found = compare(*one(pasted, side("nvidia-nccl-cu12", "s"), "libraries", "installed_packages"))
+    assert (found.compared, found.not_compared) == (1, None)
+
+
+def test_only_fields_that_both_tell_are_counted() -> None:
+    observed = {"observed": fact("a server, by what it answers", "rip")}
+    base = document(process=observed, engine={"version": fact("1", "s"), "name": fact("vllm", "s")})
+    now = document(process=observed, engine={"version": fact("1", "s")})
+    found = compare(base, now)
+    assert (found.compared, found.not_compared) == (1, ["engine.name"])
+    assert "1 field could not be compared: one side or both do not tell it (1 was compared)" in to_markdown(
+        found, base, now, ("a", "b")
+    )
+
+
+def of_process(**libraries: Fact) -> Fingerprint:
+    observed = {"observed": fact("another process, from outside", "rip")}
+    return document(process=observed, libraries=libraries, cpu={"model": fact("m", "s")})
+
+
+def test_what_permission_was_missing_for_is_not_compared_and_said_with_the_mend() -> None:
+    closed = unavailable(NO_PERMISSION, "proc-maps")
+    base = of_process(
+        loaded=fact({"a": {}}, "s"), installed_packages=fact({"a": "1"}, "s"), curand=fact(1, "s")
+    )
+    now = of_process(loaded=closed, installed_packages=closed)
+    found = compare(base, now)
+    assert (found.changes, found.compared) == ([], 1)
+    assert set(found.not_compared or ()) == {
+        f"libraries.{name}" for name in ("loaded", "installed_packages", "curand")
+    }
+    note = forbidden_note(base, now, ("base.json", "process 7"))
+    assert note is not None
+    assert "2 of process 7" in note
+    assert "as root" in note
+    assert forbidden_note(base, base, ("a", "b")) is None
+
+
+def test_why_another_kind_of_reading_has_no_value_is_no_change() -> None:
+    here, there = unavailable("no copy was found", "s"), unavailable("the process has not loaded it", "s")
+    self_ = document(process={"observed": fact("the process of rip itself", "rip")}, libraries={"nccl": here})
+    assert "libraries.nccl" in (compare(self_, of_process(nccl=there)).not_compared or ())
+    assert [change.name for change in drift(of_process(nccl=here), of_process(nccl=there))] == [
+        "libraries.nccl"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "build", "state", "risk", "why"),
+    [
+        ("b", "00", "the loaded file is at its path", None, "only from another place"),
+        ("a", "00", "replaced on disk since it was loaded", None, "what is loaded did not change"),
+        ("a", "11", "the loaded file is at its path", "bitwise", "another build"),
+        ("b", "11", "replaced on disk since it was loaded", "bitwise", "another build"),
+    ],
+)
+def test_only_another_build_is_called_one(
+    place: str, build: str, state: str, risk: Level | None, why: str
+) -> None:
+    entry = {"family": "nccl", "build_id": "00", "state": "the loaded file is at its path"}
+    after = fact({place: {**entry, "build_id": build, "state": state}}, "s")
+    [change] = drift(*one(fact({"a": entry}, "s"), after, "libraries", "loaded"))
+    assert change.risk == risk
+    assert why in change.rule
+
+
+def test_a_loaded_copy_of_the_same_build_in_another_place_puts_nothing_at_risk() -> None:
+    def copies(place: str, build: str) -> Fact:
+        return fact({place: {"loaded": True, "build_id": build}}, "s")
+
+    [change] = drift(*one(copies("a", "00"), copies("b", "00"), "libraries", "nccl_copies"))
+    assert change.risk is None
+    assert "only its place" in change.rule
+    [change] = drift(*one(copies("a", "00"), copies("b", "11"), "libraries", "cublas_copies"))
+    assert change.risk == "bitwise"
+
+
+def test_readings_that_neither_source_could_make_are_no_other_evidence() -> None:
+    base, now = one(unavailable("not installed", "nvml"), unavailable("not installed", "procfs"))
+    assert (drift(base, now), source_changes(base, now)) == ([], [])
+
+
+def test_a_long_field_name_breaks_after_dots_and_underscores() -> None:
+    base, now = one(fact("1", "s"), fact("2", "s"), "determinism", "OMP_NUM_THREADS")
+    made = to_html(compare(base, now), base, now, ("a", "b"))
+    assert "<th>determinism.<wbr>OMP_<wbr>NUM_<wbr>THREADS</th>" in made
 
 
 def test_volatile_readings_are_not_compared() -> None:
@@ -231,7 +344,7 @@ def test_html_shows_hostile_text_as_text_and_loads_nothing() -> None:
     assert "src=" not in made
     assert 'href="javascript' not in made
     for key in FLAT_KEYS:
-        assert f"<th>{key}</th>" in made
+        assert f"<th>{key}</th>" in made.replace("<wbr>", "")
 
 
 def test_of_the_thirteen_keys_only_changes_are_marked() -> None:
@@ -246,8 +359,14 @@ def test_of_the_thirteen_keys_only_changes_are_marked() -> None:
         model={"sha256": fact("ab" * 32, "s")},
     )
     found = compare(base, now)
-    made = to_html(found, base, now, ("a", "b"))
-    for key, kind in (("torch_version", "changed"), ("engine_version", "equal"), ("model_sha256", "untold")):
+    made = to_html(found, base, now, ("a", "b")).replace("<wbr>", "")
+    kinds = (
+        ("torch_version", "changed"),
+        ("engine_version", "equal"),
+        ("model_sha256", "untold"),
+        ("cuda_version", "untold"),  # neither has it
+    )
+    for key, kind in kinds:
         assert f'<tr class="{kind}"><th>{key}</th>' in made
     assert "among them model_sha256" in to_markdown(found, base, now, ("a", "b")).replace("\\", "")
 

@@ -278,6 +278,7 @@ def test_a_swap_under_a_running_process_is_named(torch: Path) -> None:
     assert before.facts["warnings"].value == []
     assert after.facts["warnings"].value[0].startswith(f"{label} was replaced on disk since it was loaded")
     assert after.facts["loaded"].value[label]["build_id"] == "0304"
+    assert before.facts["loaded"].value[label]["state"] == "the loaded file is at its path"
     assert after.facts["loaded"].value[label]["state"] == "replaced on disk since it was loaded"
     on_disk = [entry for entry in after.facts["nccl_copies"].value.values() if not entry["loaded"]]
     assert [entry["build_id"] for entry in on_disk] == ["0999"]
@@ -323,3 +324,15 @@ def test_settings_of_nccl_files_are_read_in_its_own_order(tmp_path: Path) -> Non
     read = nccl(tmp_path, NCCL_CONF_FILE="/mine.conf").value
     assert read["settings"] == {"NCCL_MIN_NCHANNELS": "4", "NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}
     assert set(read["files"]) == {"$NCCL_CONF_FILE", "/etc/nccl.conf"}
+
+
+def test_files_of_a_process_that_may_not_be_read_are_not_said_to_be_absent(
+    torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = build(torch.parents[2] / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
+    with running(torch, library) as pid:
+        monkeypatch.setattr(cuda_libs.proc, "closed", lambda root: cuda_libs.proc.NO_PERMISSION)
+        found = section(pid)
+    assert found.facts["loaded"].value is not None
+    for field in ("nccl_copies", "cublas_copies", "installed_packages", "warnings", "cuda"):
+        assert reason(found, field) == cuda_libs.proc.NO_PERMISSION

@@ -149,6 +149,23 @@ def test_without_privileges_memory_tells_the_build_id_of_a_deleted_file(
         assert (only(pid).build_id, only(pid).replaced) == ("00aa", True)
 
 
+def test_what_cannot_be_looked_at_is_not_said_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded, "_mapped_file", lambda pid, mapping: tmp_path / "no permission")
+    library = build(tmp_path / "libnccl.so.2", build_id="00aa")
+    with running(library) as pid:
+        # As of a process with another root: its path starts elsewhere, and is found from rip's own root.
+        monkeypatch.setattr(loaded.proc, "root_of", lambda pid: tmp_path)
+        found = only(pid)
+        assert (found.deleted, found.unseen, found.build_id) == (False, False, "00aa")
+        monkeypatch.setattr(loaded, "_is_mapped", lambda *of: False)
+        found = only(pid)
+        assert (found.deleted, found.unseen, found.build_id) == (False, True, "00aa")
+        library.unlink()  # the kernel says so, from wherever one looks
+        assert (only(pid).deleted, only(pid).unseen) == (True, False)
+
+
 def test_a_library_that_was_never_on_disk(tmp_path: Path) -> None:
     library = build(tmp_path / "libnccl.so.2", build_id="00aa")
     script = (

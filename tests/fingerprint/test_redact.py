@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint import redact
+from rip.fingerprint.collect import PROBES, collect
+from rip.fingerprint.pasted import from_text
+from rip.fingerprint.probes.os_env import VARIABLES
 
 SECRET_NAMES = [
     "api_key",
@@ -76,6 +79,16 @@ def test_other_names_stay(name: str) -> None:
     ("said", "kept"),
     [
         ("https://user:pass@host/repo?sig=abc", "https://[redacted]@host/repo?[redacted]"),
+        ("s3://AK:SECRET@bucket/x", "s3://[redacted]@bucket/x"),
+        ("s3://AK:SEC/RET@bucket/x", "s3://[redacted]@bucket/x"),
+        ("https://u:SEC@RET@h/x", "https://[redacted]@h/x"),
+        ("/x?api_key=SECRET", "/x?api_key=[redacted]"),
+        ("/x?sig=SECRET&a=1", "/x?sig=[redacted]&a=1"),
+        ("user:SECRET@h:1", "[redacted]@h:1"),
+        ("--at=user:SEC/RET@10.0.0.1:29500", "--at=[redacted]@10.0.0.1:29500"),
+        ("http://h:8000/m@main", "http://h:8000/m@main"),
+        ("ubuntu:22.04@sha256:0123", "ubuntu:22.04@sha256:0123"),
+        ("allreduce:ring;broadcast:^tree", "allreduce:ring;broadcast:^tree"),
         ("using hf_AbCdEfGhIjKlMnOpQrStUv now", "using [redacted] now"),
         ("Authorization: Bearer abc.def-123", "Authorization: [redacted] [redacted]"),
         ("--header Bearer abcdefgh", "--header Bearer [redacted]"),
@@ -101,6 +114,9 @@ def test_secrets_inside_a_text(said: str, kept: str) -> None:
             ["--api-key", "a", "--served-model-name", "m"],
             ["--api-key", redact.HIDDEN, "--served-model-name", "m"],
         ),
+        (["--pw", "a"], ["--pw", redact.HIDDEN]),
+        (["--dist-init-addr", "u:SECRET@h:1"], ["--dist-init-addr", f"{redact.HIDDEN}@h:1"]),
+        (["--pass-config", "x", "--fusion-pass", "y"], ["--pass-config", "x", "--fusion-pass", "y"]),
         (["HF_TOKEN=abc", "run"], [f"HF_TOKEN={redact.HIDDEN}", "run"]),
         (["--max-num-batched-tokens", "2048"], ["--max-num-batched-tokens", "2048"]),
     ],
@@ -127,3 +143,24 @@ def test_sizes_are_bounded() -> None:
     for _ in range(50):
         deep = [deep]
     assert "bottom" not in json.dumps(redact.value(deep))
+
+
+LEAKS = ("s3://AK:SECRET@bucket/x", "https://u:SECRET@h/x?token=SECRET", "/x?api_key=SECRET", "u:SECRET@h")
+
+
+@pytest.mark.parametrize("said", LEAKS)
+def test_no_known_variable_brings_a_secret_into_a_fingerprint(said: str) -> None:
+    names = [name for family in VARIABLES.values() for name in family]
+    places = ["TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "SGLANG_CACHE_DIR", "TMPDIR"]
+    probes = [probe for probe in PROBES if probe.name in ("variables", "kernel_lineage", "nccl_conf")]
+    found = collect(environ=dict.fromkeys([*names, *places], said), probes=probes)
+    assert "SECRET" not in found.to_json()
+    assert redact.HIDDEN in found.sections["determinism"].facts["NCCL_TOPO_FILE"].text()
+
+
+@pytest.mark.parametrize("said", LEAKS)
+def test_no_pasted_text_brings_a_secret_into_a_fingerprint(said: str) -> None:
+    lines = f"PyTorch version: 2.9\nVLLM_TUNED_CONFIG_FOLDER={said}\nOS: {said}\nModel name: {said}\n"
+    found = from_text(lines.encode())
+    assert found is not None
+    assert "SECRET" not in found.to_json()

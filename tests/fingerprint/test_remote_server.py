@@ -17,10 +17,15 @@ from pathlib import Path
 import pytest
 from fakes import servers
 from fakes.servers import API_KEY, endless, serve, serve_raw
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
-from rip.fingerprint.context import Server
+from rip.fingerprint.context import Context, Server
+from rip.fingerprint.doubts import doubts
 from rip.fingerprint.drift.compare import drift, not_compared
 from rip.fingerprint.remote import client as bounded_http
+from rip.fingerprint.remote.server import probe
+from rip.fingerprint.remote.vllm_text import settings_of
 from rip.schemas.errors import BadInput, EngineFailed
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
@@ -200,6 +205,68 @@ def test_in_development_mode_vllm_tells_its_settings_and_its_machine() -> None:
     assert "10.0.0.7" not in text
 
 
+def test_what_vllm_writes_as_text_is_read_where_it_is_exact() -> None:
+    written = (
+        "model='m, \\'x\\'', speculative_config=SpeculativeConfig(method='ngram', num_spec_tokens=3), "
+        "dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=4, quantization=fp8, seed=0, "
+        "enforce_eager=True, compilation_config={'mode': 3, 'local_cache_dir': '/x'}, "
+        "block_size=16, block_size=32"
+    )
+    found = ask({**servers.VLLM, "GET /server_info?config_format=json": {"vllm_config": written}})
+    known = {
+        "engine.speculative_decoding": "SpeculativeConfig(method='ngram', num_spec_tokens=3)",
+        "engine.dtype": "bfloat16",
+        "engine.quantization": "fp8",
+        "engine.cuda_graphs": False,
+        "engine.compilation": {"mode": 3},
+        "parallelism.tensor_parallel_size": 4,
+        "determinism.engine_seed": 0,
+    }
+    assert {place: value(found, place) for place in known} == known
+    assert reason(found, "engine.attention_backend") == "the server does not tell"
+    assert value(found, "cache.block_size") == 128, "given twice: its metrics count"
+    off = {"vllm_config": "model='m', speculative_config=None, quantization=None"}
+    found = ask({**servers.VLLM, "GET /server_info?config_format=json": off})
+    assert value(found, "engine.speculative_decoding") == value(found, "engine.quantization") == "none"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({}, None, [], {"vllm_env": {}}, {"vllm_config": {}}, {"vllm_config": None}, {"vllm_config": [1]}),
+        {"vllm_config": {"model_config": {}, "attention_config": {}}},
+        {"vllm_config": "model='m', tensor_parallel_size=4"},
+        {"vllm_config": "speculative_config=SpeculativeConfig(method='ngram', quantization=None"},
+        {"vllm_config": "x='speculative_config=None, quantization=None'"},
+    ],
+)
+def test_what_vllm_does_not_say_is_not_guessed(said: object) -> None:
+    found = ask({**servers.VLLM, "GET /server_info?config_format=json": said})
+    for place in ("engine.speculative_decoding", "engine.quantization", "engine.attention_backend"):
+        assert "automatic" not in reason(found, place)
+
+
+def test_an_automatic_attention_backend_is_said_only_where_the_server_says_so() -> None:
+    said = {"vllm_config": {"attention_config": {"backend": None}}}
+    found = ask({**servers.VLLM, "GET /server_info?config_format=json": said})
+    assert reason(found, "engine.attention_backend").startswith("set to automatic")
+
+
+def test_what_sglang_does_not_say_is_not_guessed() -> None:
+    silent = ask({**servers.SGLANG, "GET /server_info": {"tp_size": 2}})
+    assert reason(silent, "engine.speculative_decoding") == "the server does not tell"
+    off = ask({**servers.SGLANG, "GET /server_info": {"tp_size": 2, "speculative_algorithm": None}})
+    assert value(off, "engine.speculative_decoding") == "none"
+    wrong = ask({**servers.SGLANG, "GET /server_info": {"disable_radix_cache": "maybe"}})
+    assert reason(wrong, "cache.prefix_cache") == "the server does not tell"
+
+
+def test_a_list_of_another_shape_is_not_an_empty_list() -> None:
+    found = ask({**servers.LLAMA, "GET /lora-adapters": {"error": 1}, "GET /slots": {"error": 1}})
+    assert reason(found, "model.adapters") == "its answer lists no adapters"
+    assert reason(found, "cache.slots") == "its answer lists no slots"
+
+
 def test_without_development_mode_it_says_so_and_does_not_advise_it() -> None:
     found = ask(servers.VLLM)
     assert reason(found, "engine.dtype") == "only servers in development mode tell their settings"
@@ -260,8 +327,10 @@ def test_the_key_does_not_follow_a_redirect_to_another_server() -> None:
     with (
         serve(servers.VLLM) as other,
         serve({"*": (307, {"Location": f"{other.url}/v1/models"}, b"")}) as served,
+        pytest.raises(EngineFailed) as raised,
     ):
         collect(server=Server(served.url, API_KEY))
+    assert raised.value.fix == f"give that address: --url {other.url}"
     assert served.questions
     assert other.questions == []
 
@@ -300,7 +369,7 @@ HOSTILE_PROPS: dict[str, tuple[servers.Answer, str]] = {
     "an error": (500, "it answers with status 500"),
     "elsewhere": (
         (302, {"Location": "http://192.0.2.1/props"}, b""),
-        "it redirects to another host: give that one's address with --url",
+        "it redirects to http://192.0.2.1: give that address with --url",
     ),
     "in a circle": ((302, {"Location": "/props"}, b""), "it redirects in a circle"),
     "many headers": (
@@ -327,7 +396,106 @@ def test_answers_of_another_shape_are_facts(answer: object) -> None:
         shapeless |= {"GET /v1/models": servers.BY_ENGINE[engine]["GET /v1/models"]}
         found = ask(shapeless)
         assert engine == "tgi" or value(found, "engine.name") == engine
-        assert ask(dict.fromkeys(servers.BY_ENGINE[engine], answer)).sections
+        with pytest.raises(EngineFailed, match=r"no question as an inference|does not speak HTTP"):
+            ask(dict.fromkeys(servers.BY_ENGINE[engine], answer))
+
+
+UNREAD: dict[str, tuple[servers.Answers, str, str]] = {
+    "wants a key": ({"*": 401}, "it wants an API key$", "--api-key-env NAME"),
+    "wants a key elsewhere": ({"*": 403, "GET /v1/models": 404}, "it wants an API key$", "--api-key-env"),
+    "nothing there": ({}, "no such endpoint", "--url"),
+    "fails": ({"*": 500}, "status 500", "log"),
+    "a web page": ({"*": "<html>hello</html>"}, "not JSON", "--url"),
+    "broken": ({"*": b'{"data": ['}, "not JSON", "--url"),
+    "empty": ({"*": {}}, "no list of models", "--url"),
+    "no name": ({"*": {"data": [{"id": None}]}}, "no list of models", "--url"),
+    "elsewhere": (
+        {"*": (301, {"Location": "https://192.0.2.1/ai/v1/models"}, b"")},
+        "redirects to https://192.0.2.1/ai",
+        "--url https://192.0.2.1/ai",
+    ),
+    "to nowhere": ({"*": (301, {"Location": "http://[::1"}, b"")}, "an address that is none", "--url"),
+    "in a circle": ({"*": (302, {"Location": "/v1/models"}, b"")}, "in a circle", "--url"),
+    "huge": ({"*": b'"' + b"a" * (5 << 20) + b'"'}, "larger than 4 MiB", "--url"),
+    "compressed": ({"*": (200, {"Content-Encoding": "gzip"}, b"x")}, "compresses its answer", "--url"),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_server_that_cannot_be_read_is_an_error_with_its_mend(name: str) -> None:
+    answers, why, fix = UNREAD[name]
+    with pytest.raises(EngineFailed, match=why) as raised:
+        ask(answers)
+    assert fix in raised.value.fix
+
+
+def test_a_wrong_key_is_named_as_such() -> None:
+    with pytest.raises(EngineFailed, match="it refuses the API key") as raised:
+        ask({"*": 401}, "wrong")
+    assert "holds the key of this server" in raised.value.fix
+
+
+def test_a_server_without_a_model_is_still_one() -> None:
+    assert ask({"GET /v1/models": {"object": "list", "data": []}}).sections
+
+
+def test_a_port_that_speaks_no_http_is_named_as_such() -> None:
+    with (
+        serve_raw(lambda connection, ended: connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")) as url,
+        pytest.raises(EngineFailed, match="does not speak HTTP"),
+    ):
+        collect(server=Server(url))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, answer: object) -> object:
+    """The same JSON, with any part of it replaced by anything."""
+    if draw(st.integers(0, 5)) == 0:
+        return draw(JSON)
+    if isinstance(answer, dict):
+        return {name: draw(damaged(said)) for name, said in answer.items()}
+    if isinstance(answer, list):
+        return [draw(damaged(said)) for said in answer]
+    return answer
+
+
+@pytest.mark.parametrize("engine", servers.BY_ENGINE)
+@given(data=st.data())
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_no_answer_of_wrong_types_ends_the_reading(engine: str, data: st.DataObject) -> None:
+    whole = servers.VLLM_DEVELOPMENT if engine == "vllm" else servers.BY_ENGINE[engine]
+    answers = {name: data.draw(damaged(said)) for name, said in whole.items()}
+
+    def answer(asked: bounded_http.Client, method: str, path: str, body: object) -> bounded_http.Reply:
+        said = answers.get(f"{method} {path}", ...)
+        if said is ...:
+            raise bounded_http.NoAnswer("absent", absent=True)
+        content = said if isinstance(said, str) and path == "/metrics" else json.dumps(said)
+        return bounded_http.Reply(content.encode("utf-8", "replace"), {})
+
+    with pytest.MonkeyPatch.context() as patched, contextlib.suppress(EngineFailed):
+        patched.setattr(bounded_http.Client, "_answer", answer)
+        patched.setattr(bounded_http.Client, "speaks_tls", lambda asked: False)
+        context = Context(None, {}, server=Server("http://127.0.0.1:1"))
+        found = Fingerprint.build("0", "2026-07-14T09:30:00+00:00", probe(context))
+        assert Fingerprint.from_json(found.to_json(), "it") == found
+        assert doubts(found) == []
+
+
+@given(st.text(alphabet="ab=,'\"\\()[]{} 01.", max_size=60))
+def test_any_text_of_settings_is_taken_apart_or_refused(text: str) -> None:
+    settings_of(text)
 
 
 HOSTILE_SERVERS = {
@@ -407,6 +575,12 @@ def https_server(tmp_path: Path) -> Iterator[str]:
 def test_a_certificate_that_is_not_trusted_is_an_error_with_its_mend(https_server: str) -> None:
     with pytest.raises(EngineFailed, match=r"not trusted \(self.signed certificate\).*SSL_CERT_FILE"):
         collect(server=Server(https_server))
+
+
+def test_http_to_a_tls_port_is_told_to_use_https(https_server: str) -> None:
+    with pytest.raises(EngineFailed, match="speaks TLS, not plain HTTP") as raised:
+        collect(server=Server(https_server.replace("https:", "http:")))
+    assert raised.value.fix == f"--url {https_server}"
 
 
 def test_https_to_a_plain_server_is_an_error() -> None:

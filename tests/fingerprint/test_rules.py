@@ -79,7 +79,7 @@ def test_a_default_is_stated_only_for_variables_that_are_read() -> None:
         ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "0", "1", "numeric"),
         ("OMP_NUM_THREADS", UNSET, "1", "bitwise"),
         ("NCCL_ALGO", "Ring", "Tree", "bitwise"),
-        ("VLLM_BATCH_INVARIANT", unavailable("no permission", "s"), "0", "bitwise"),
+        ("VLLM_BATCH_INVARIANT", unavailable("not read", "s"), "0", "bitwise"),
     ],
 )
 def test_a_variable_set_to_its_default_is_no_risk(
