@@ -166,7 +166,7 @@ VLLM_DEVELOPMENT: Answers = {
             "parallel_config": {"tensor_parallel_size": 2, "disable_custom_all_reduce": True},
             "scheduler_config": {"max_num_batched_tokens": 2048, "enable_chunked_prefill": True},
             "attention_config": {"backend": "FLASH_ATTN"},
-            "compilation_config": {"mode": 3, "cudagraph_mode": 2, "local_cache_dir": "/root/.cache"},
+            "compilation_config": {"mode": 3, "cudagraph_mode": 2, "local_cache_dir": "/home/user/.cache"},
             "speculative_config": None,
             "instance_id": "1796027257143499646",
         },

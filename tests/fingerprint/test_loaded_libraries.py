@@ -102,7 +102,7 @@ def test_a_damaged_library_takes_bounded_reading_and_no_error_comes_out(
         ("/x/site-packages/vllm/_C.abi3.so", "vllm"),
         ("/x/site-packages/vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", "vllm"),
         ("/x/site-packages/sgl_kernel/common_ops.abi3.so", "sgl_kernel"),
-        ("/root/.cache/flashinfer/0.6/90a/cached_ops/norm/norm.so", "flashinfer"),
+        ("/home/user/.cache/flashinfer/0.6/90a/cached_ops/norm/norm.so", "flashinfer"),
         ("/memfd:libnccl.so.2", "nccl"),
         ("/home/me/vllm/.venv/lib/python3.12/lib-dynload/_ssl.cpython-312-x86_64-linux-gnu.so", None),
         ("/home/me/flashinfer/.venv/lib/python3.12/lib-dynload/math.cpython-312-x86_64-linux-gnu.so", None),
