@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat as file_modes
 from collections import deque
 from dataclasses import dataclass
@@ -296,8 +295,8 @@ def mapped_files(pid: int) -> set[str]:
     for line in read(pid, "maps").decode("utf-8", "surrogateescape").splitlines():
         fields = line.split(None, 5)
         if len(fields) == 6 and fields[5].startswith("/"):
-            path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[5])
-            found.add(path.removesuffix(" (deleted)"))
+            # Of a name the kernel escapes line breaks only.
+            found.add(fields[5].replace("\\012", "\n").removesuffix(" (deleted)"))
     return found
 
 

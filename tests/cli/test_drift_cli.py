@@ -8,39 +8,13 @@ import json
 import os
 import stat
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fakes.command_line import Done, Rip
 from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact
 
 PASTED = Path(__file__).parent.parent / "fingerprint" / "pasted"
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Rip:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str | Path) -> Done:
-        from rip.cli import main
-
-        self._monkeypatch.setattr(sys, "argv", ["rip", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = self._capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Done(int(stopped.value.code or 0), said.out, said.err)
 
 
 @pytest.fixture

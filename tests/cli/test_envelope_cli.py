@@ -14,18 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.command_line import Done
 from rip.schemas.envelope import Envelope, load_envelope, load_requests
 
 PUBLISHED = Path(__file__).parent.parent / "golden" / "envelope-published.json"
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass

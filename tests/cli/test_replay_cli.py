@@ -16,18 +16,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from fakes.command_line import Done
 from rip.cli import replay as command
 from rip.replay.capture.lock import OutputLock
 from rip.schemas.trace import HEADER_KEY, TraceHeader
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass
