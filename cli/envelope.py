@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..schemas.errors import BadInput, OutputFailed
+from .envelope_import import import_
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Make, show and check envelopes: the immutable records of requests that rip replays.",
 )
+
+
+app.command("import")(import_)
 
 
 @app.command("create")
@@ -246,9 +250,7 @@ def identified_envelope(
     from ..schemas.envelope import Envelope
 
     raw: dict[str, Any] = {
-        "model_artifact_sha256": _known(fingerprint, "model", "sha256"),
-        "tokenizer_sha256": _known(fingerprint, "tokenizer", "sha256"),
-        "chat_template_sha256": _known(fingerprint, "template", "sha256"),
+        **identity_fields(fingerprint),
         "prompt_token_ids": ids,
         "prompt_text": text,
         "messages": messages,
@@ -307,6 +309,16 @@ def identity_of(model: str) -> Fingerprint:
         return collect(
             resolve(model), progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
+
+
+def identity_fields(fingerprint: Fingerprint) -> dict[str, str]:
+    """The hashes of model, tokenizer and template that are known, under an envelope's names."""
+    found = {
+        "model_artifact_sha256": _known(fingerprint, "model", "sha256"),
+        "tokenizer_sha256": _known(fingerprint, "tokenizer", "sha256"),
+        "chat_template_sha256": _known(fingerprint, "template", "sha256"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _known(fingerprint: Fingerprint, section: str, field: str) -> Any:

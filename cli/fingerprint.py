@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, cast
@@ -236,18 +235,13 @@ def _server(pid: int | None, url: str | None, api_key_env: str | None) -> Server
     """
     if pid is not None and url is not None:
         raise BadInput("--pid and --url name two things to read", "leave out one of the two")
-    if api_key_env is not None and url is None:
-        raise BadInput("--api-key-env: there is no server that needs a key", "add --url")
+    from .server_key import server_key
+
+    key = server_key(url, api_key_env)
     if url is None:
         return None
     from ..fingerprint.context import Server
 
-    key = os.environ.get(api_key_env) if api_key_env is not None else None
-    if api_key_env is not None and not key:
-        raise BadInput(
-            f"--api-key-env: the variable {api_key_env} is not set",
-            "export it; give its name, not the key itself",
-        )
     return Server(url, key)
 
 

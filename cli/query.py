@@ -40,7 +40,8 @@ def query(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
 ) -> None:
-    """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes.
+    """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes;
+    over a trace also results and header.
 
     A statement reads the files behind the views and no others, and it writes nothing. It also sees
     DuckDB's own functions and settings, and the tables in memory that the views are made of.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,15 +12,13 @@ import typer
 
 from ..schemas.errors import BadInput
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..fingerprint.model.ref import ModelRef
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
-    from ..schemas.fingerprint import Fact, Fingerprint
-    from ..schemas.trace import Setting
 
 MODES = ("free", "golden-decode", "golden-prefill")
 CAPTURES = ("tokens", "sites", "tensors")
@@ -66,13 +63,13 @@ def replay(
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="Where the trace goes.")],
-    model: Annotated[str, typer.Option("--model", metavar="DIR|FILE.gguf|HUB-ID", help="The model to run.")],
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="Engine: hf (transformers in this process).")
-    ] = "hf",
-    lane: Annotated[
-        str, typer.Option("--lane", metavar="NAME", help="Name of this way to run, kept in the trace.")
-    ] = "default",
+    model: Model = None,
+    engine: EngineName = None,
+    url: Url = None,
+    api_key_env: ApiKeyEnv = None,
+    python: Python = None,
+    tap: Tap = None,
+    lane: LaneName = "default",
     mode: Annotated[
         str,
         typer.Option(
@@ -121,12 +118,15 @@ def replay(
         ),
     ] = None,
     topk: Annotated[
-        int, typer.Option("--topk", metavar="K", min=1, help="Most likely tokens kept at every position.")
-    ] = 20,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An engine setting of the list above. Repeatable."),
+        int | None,
+        typer.Option(
+            "--topk",
+            metavar="K",
+            min=1,
+            help="Most likely tokens kept at every position. [default: 20, or as many as the engine tells]",
+        ),
     ] = None,
+    settings: Settings = None,
     allow_drift: Annotated[
         bool,
         typer.Option(
@@ -139,6 +139,7 @@ def replay(
 ) -> None:
     from ..replay.capture.lock import OutputLock
     from .console import check_output_file, printable, progress_bar, stderr_console
+    from .lane import IN_PROCESS, Chosen, LaneRunner, choose
 
     _check_choice("--mode", mode, MODES)
     level = capture or "sites"
@@ -153,38 +154,35 @@ def replay(
     envelopes = _recorded(requests)
     beside, fill = _neighbours(neighbours)
 
-    from ..fingerprint.model.ref import resolve
-    from ..replay.engines.base import engine_class
-    from ..replay.engines.hf_settings import parse_settings
     from ..replay.identity import check_identity
     from ..replay.recorded import golden_from_trace
     from ..replay.run import Options
     from ..replay.run import replay as run
 
-    engine_type = engine_class(engine)
-    given = parse_settings(settings or [])
+    chosen = Chosen(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()))
+    runner = LaneRunner(choose(lane, chosen))
+    runner.refuse(capture, topk, mode)
     forced = (golden_from_trace(golden), golden) if golden else None
-    reference = resolve(model)
     console = stderr_console()
     with progress_bar(console) as bar:
         task = bar.add_task("hashing the model", total=None, note="")
-        identity = _fingerprint(
-            reference, lambda done, total: bar.update(task, completed=done, total=total), {}
-        )
+        identity = runner.identify(lambda done, total: bar.update(task, completed=done, total=total))
         for envelope in envelopes:  # before the model is loaded
             check_identity(envelope, identity, allow_drift)
-        first_time = " (a GGUF is converted once)" if reference.kind == "gguf" else ""
+        first_time = " (a GGUF is converted once)" if runner.is_gguf and runner.engine == IN_PROCESS else ""
         bar.remove_task(task)
         task = bar.add_task(f"loading the model{first_time}", total=None, note="")
         started = time.perf_counter()
-        opened = engine_type(
-            path=reference.path,
-            model_sha256=str(identity.flat()["model_sha256"]),
-            given=given,
-            runtime=envelopes[0].runtime,
-            topk=topk,
-            sites=pattern,
-            keep_positions=kept,
+        opened = runner.open(
+            runner.opening(
+                topk,
+                runtime=envelopes[0].runtime,
+                mode=mode,
+                sites=pattern,
+                keep_positions=kept,
+                log=out.with_name(f"{out.name}.server.log"),
+                say=lambda note: bar.update(task, description=printable(note)),
+            )
         )
         loaded = time.perf_counter() - started
 
@@ -199,12 +197,16 @@ def replay(
             )
 
         with closing(opened):
+            if not opened.capabilities.sites:
+                if capture not in (None, "tokens"):
+                    why = "; ".join(opened.findings) or "it has no taps"
+                    raise BadInput(f"no site can be observed: {why}", "use --capture tokens")
+                level = "tokens"
             result = run(
                 envelopes,
                 opened,
-                engine,
-                model,
-                _fingerprint(reference, lambda done, total: None, opened.settings),
+                runner.lane(),
+                runner.fingerprint(opened),
                 Options(
                     mode=mode,  # type: ignore[arg-type]
                     capture=level,  # type: ignore[arg-type]
@@ -213,7 +215,6 @@ def replay(
                     fill=fill,
                     golden=forced,
                     allow_drift=allow_drift,
-                    lane=lane,
                     site_filter="" if level == "tokens" else sites or "",
                     load_seconds=loaded,
                     force=force,
@@ -283,45 +284,25 @@ def _neighbours(text: str | None) -> tuple[list[Envelope], int]:
     return load_requests(Path(text)), 0
 
 
-def _fingerprint(
-    reference: ModelRef, progress: Callable[[int, int], None], settings: dict[str, Setting]
-) -> Fingerprint:
-    """The environment and the model; with the settings of a loaded engine, also what that observed."""
-    from ..fingerprint.collect import collect
-    from ..schemas.fingerprint import fact
-
-    overrides: dict[str, dict[str, Fact]] = {}
-    if settings:
-        overrides = {
-            "engine": {
-                name: fact(settings[setting].observed, "observed in the loaded engine")
-                for name, setting in (
-                    ("attention_backend", "attention"),
-                    ("dtype", "dtype"),
-                    ("device", "device"),
-                )
-            },
-            "parallelism": {"tensor_parallel_size": fact(1, "hf engine: one process")},
-        }
-    return collect(reference, overrides=overrides, progress=progress)
-
-
 def _summarise(console: Console, result: Result, chosen: bool) -> None:
     """A short account for people, on stderr."""
     from .console import tell
 
     header, outcomes = result.header, result.outcomes
-    tokens = sum(len(outcome.tokens) for outcome in outcomes)
+    texts = header.abilities is not None and not header.abilities.token_ids
+    made = f"{sum(len(outcome.tokens) for outcome in outcomes)} tokens"
+    if texts:
+        made = f"{sum(len(outcome.text or '') for outcome in outcomes)} characters"
     verb = "generated" if header.mode == "free" else "forced"
     if header.capture == "tokens":
-        seen = "tokens only"
+        seen = "texts only" if texts else "tokens only"
     else:
         seen = f"{len(header.sites)} sites" + ("" if chosen else " (the default)")
         if header.site_filter:
             seen = f"{len(header.sites)} sites (those that match --sites)"
         seen += ", rows kept" if header.capture == "tensors" else ""
     count = f"{len(outcomes)} {_plural('sequence', len(outcomes))}"
-    tell(console, f"{count}, {tokens} tokens {verb} ({header.mode}), captured: {seen}")
+    tell(console, f"{count}, {made} {verb} ({header.mode}), captured: {seen}")
     if header.observer.state != "not run":
         tell(console, f"observer check: {header.observer.state} ({header.observer.compared})")
     if header.observer.why and header.capture != "tokens":
@@ -332,13 +313,14 @@ def _summarise(console: Console, result: Result, chosen: bool) -> None:
         tell(console, f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
     for sentence in header.not_seen:
         tell(console, f"not seen: {sentence}")
+    what, unit = ("text", "character") if texts else ("tokens", "step")
     stated = [outcome for outcome in outcomes if outcome.had_expected]
     missed = [outcome for outcome in stated if outcome.mismatch is not None]
     for outcome in missed[:SHOWN_FINDINGS]:
         place = f"{outcome.request_id}, sample {outcome.sample}"
-        tell(console, f"{place}: expected tokens left at step {outcome.mismatch}", style="red")
+        tell(console, f"{place}: expected {what} left at {unit} {outcome.mismatch}", style="red")
     if stated:
-        tell(console, f"expected tokens came again in {len(stated) - len(missed)} of {len(stated)}")
+        tell(console, f"expected {what} came again in {len(stated) - len(missed)} of {len(stated)}")
     tell(console, f"Wrote {result.path}")
 
 

@@ -1,7 +1,7 @@
 """Which rows of two traces belong together.
 
-Sequences are paired by (request_id, sample), and by cell where both traces have cells; rows by position (and
-sites by name, occurrence and part: site_plan.py). Step number, batch row and order in the file are
+Sequences are paired in pairing.py; here rows are, by position (sites by name, occurrence and part:
+site_plan.py). Step number, batch row and order in the file are
 attributes, never keys.
 Four bytes a position (the token ids) are kept; everything else is read again later, block by block.
 """
@@ -15,10 +15,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from ..schemas.errors import BadInput, NothingCompared
+from ..schemas.errors import BadInput
 from .columns import damaged
 from .load import DAMAGE, Trace
-from .report_words import plural
 
 _INDEX_ROWS = 1 << 16
 
@@ -116,7 +115,7 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
             key = (name, int(samples[start]), cell or "")
             known = found.setdefault(key, IndexedSequence(key, int(sequence[start]), []))
             if known.number != sequence[start]:
-                raise _twice(trace, key)
+                raise twice(trace, key)
             known.pieces.append(Piece(int(position[start]), first_row + start, stop - start))
             tokens.setdefault(key, []).append(token_ids[start:stop])
         first_row += len(sequence)
@@ -128,7 +127,7 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
 
 def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
     columns = ["sequence", "request_id", "sample", "cell", "position", "token_id"]
-    for part in trace.parts():
+    for part in trace.files:
         rows = 0
         try:
             for batch in part.file.iter_batches(_INDEX_ROWS, columns=columns):
@@ -152,7 +151,7 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes:
     for index in order:
         piece = known.pieces[index]
         if piece.position < length:
-            raise _twice(trace, known.key)
+            raise twice(trace, known.key)
         if piece.position > length:
             notes.append(
                 f"{trace.path.name}: {describe(known.key)} has no rows from position {length} to "
@@ -165,7 +164,8 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes:
     known.tokens = np.concatenate([tokens[index] for index in kept]) if kept else known.tokens
 
 
-def _twice(trace: Trace, key: SequenceKey) -> BadInput:
+def twice(trace: Trace, key: SequenceKey) -> BadInput:
+    """The error for two sequences with one key."""
     return BadInput(
         f"{trace.path}: {describe(key)} stands twice, so its rows cannot be told apart",
         "give every repeat its own sample, or every envelope its own request_id",
@@ -176,80 +176,6 @@ def describe(key: SequenceKey) -> str:
     """A sequence in words."""
     request_id, sample, cell = key
     return f"request {request_id!r} sample {sample}" + (f" cell {cell!r}" if cell else "")
-
-
-def pair_sequences(a: Trace, b: Trace) -> tuple[list[Pair], list[str], tuple[int, int]]:
-    """Pair the sequences of two traces, in A's order.
-
-    Returns:
-        The pairs, sentences about sequences that only one trace has, and how many positions the other trace
-        has that A and that B lack because their runs were not finished.
-
-    Raises:
-        NothingCompared: No position is in both traces.
-        BadInput: One trace has matrix cells, the other none, and a key is thereby ambiguous.
-    """
-    in_a, notes_a = index_sequences(a)
-    in_b, notes_b = index_sequences(b)
-    notes = notes_a + notes_b
-    by_cell = any(key[2] for key in in_a) and any(key[2] for key in in_b)
-    keyed_a, keyed_b = _keyed(a, in_a, by_cell), _keyed(b, in_b, by_cell)
-    pairs: list[Pair] = []
-    for key, one in keyed_a.items():
-        other = keyed_b.get(key)
-        if other is not None and min(one.length, other.length):
-            pairs.append(_pair(len(pairs), one, other, a, b))
-    for trace, mine, theirs in ((a, keyed_a, keyed_b), (b, keyed_b, keyed_a)):
-        alone = [key for key in mine if key not in theirs]
-        if alone:
-            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-            named = ", ".join(describe(key) for key in alone[:3])
-            notes.append(f"{plural(len(alone), 'sequence')} only in {trace.path.name}: {named}{more}")
-    if not pairs:
-        names_a, names_b = sorted({key[0] for key in in_a})[:2], sorted({key[0] for key in in_b})[:2]
-        raise NothingCompared(
-            f"the traces have no row in common: {a.path.name} holds {names_a}…, {b.path.name} {names_b}…",
-            "compare traces of the same requests: sequences are paired by request_id and sample",
-        )
-    return pairs, notes, (_missing(a, keyed_a, keyed_b), _missing(b, keyed_b, keyed_a))
-
-
-def _pair(index: int, one: IndexedSequence, other: IndexedSequence, a: Trace, b: Trace) -> Pair:
-    divergence = first_divergence(one.tokens, other.tokens)
-    shorter = a if one.length < other.length else b
-    if shorter.unfinished and divergence == min(one.length, other.length):
-        return Pair(index, one, other, None, cut=True)
-    return Pair(index, one, other, divergence)
-
-
-def _missing(
-    trace: Trace, mine: dict[SequenceKey, IndexedSequence], theirs: dict[SequenceKey, IndexedSequence]
-) -> int:
-    """Positions of requests of this trace that only the other one has, where this run was not finished."""
-    if not trace.unfinished:
-        return 0
-    requests = {request.request_id for request in trace.header.requests}
-    missing = 0
-    for key, other in theirs.items():
-        here = mine[key].tokens if key in mine else np.empty(0, np.int32)
-        if key[0] in requests and first_divergence(here, other.tokens) == len(here):
-            missing += other.length - len(here)
-    return missing
-
-
-def _keyed(
-    trace: Trace, sequences: dict[SequenceKey, IndexedSequence], by_cell: bool
-) -> dict[SequenceKey, IndexedSequence]:
-    keyed: dict[SequenceKey, IndexedSequence] = {}
-    for (request_id, sample, cell), found in sequences.items():
-        key = (request_id, sample, cell if by_cell else "")
-        if key in keyed:
-            raise BadInput(
-                f"{trace.path}: {describe(key)} ran in several cells, and the other trace has no cells",
-                "compare traces that both have cells, or a trace of one cell",
-            )
-        keyed[key] = found
-    return keyed
 
 
 def first_divergence(a: np.ndarray, b: np.ndarray) -> int | None:

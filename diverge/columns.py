@@ -79,11 +79,15 @@ class RowReader:
         return self._kept.get(number, lambda: self._as_written(self._decode(self.trace.groups[number])))
 
     def _as_written(self, table: pa.Table) -> pa.Table:
-        """The columns in rip's own types; lists are left as they are."""
-        columns = [
-            column if pa.types.is_list(field.type) or column.type == field.type else column.cast(field.type)
-            for column, field in zip(table.columns, self._schema, strict=True)
-        ]
+        """The columns in rip's own types, lists as they are; nulls for what older traces do not have."""
+        columns: list[pa.ChunkedArray | pa.Array] = []
+        for field in self._schema:
+            if field.name not in table.column_names:
+                columns.append(pa.nulls(table.num_rows, field.type))
+                continue
+            column = table.column(field.name)
+            same = pa.types.is_list(field.type) or column.type == field.type
+            columns.append(column if same else column.cast(field.type))
         return pa.table(columns, names=self._schema.names)
 
     def _decode(self, group: Group) -> pa.Table:
@@ -92,7 +96,8 @@ class RowReader:
         if name not in handles:
             handles[name] = open_parquet(part.path, metadata=part.file.metadata)
         try:
-            table = handles[name].read_row_group(group.index, columns=self._schema.names, use_threads=False)
+            there = [column for column in self._schema.names if column in part.leaves]
+            table = handles[name].read_row_group(group.index, columns=there, use_threads=False)
             if table.num_rows != group.rows:
                 raise ValueError("rows are missing")
             return table
@@ -130,7 +135,7 @@ class CandidateReader:
         self.trace = trace
         self._lengths = lengths or ListLengths()
         self._kept: _Kept[Candidates] = _Kept(lambda found: 3 * found.ids.nbytes)
-        self._files = {id(part): os.open(part.path, os.O_RDONLY) for part in trace.parts()}
+        self._files = {id(part): os.open(part.path, os.O_RDONLY) for part in trace.files}
 
     def read(self, extents: list[Extent]) -> Candidates:
         """The rows of the extents, one after the other; no candidates where the trace has no row."""

@@ -17,19 +17,21 @@ from .. import __version__
 from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .align import Pair, Run, pair_sequences, plan
+from .agreement import agreement
+from .align import Pair, Run, plan
 from .checksums import check_row_hashes
 from .columns import ListLengths
-from .diagnose import causes, first_row, first_site, first_token
+from .diagnose import causes, first_logprob, first_row, first_site, first_text, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
-from .report_words import plural
+from .pairing import Pairing, pair_sequences
 from .site_plan import SitePlan, plan_sites
 from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
 from .tabulate import candidate_rows, change_rows, site_rows, site_totals
 from .tally import PairState, Tally
 from .tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
+from .unseen import not_seen
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""
@@ -68,16 +70,16 @@ def diverge(
 
     Raises:
         BadInput: A trace cannot be read.
-        NothingCompared: The traces have no row in common.
+        NothingCompared: The traces have no row and no text in common.
         OutputFailed: The result cannot be written.
     """
     trace_a, trace_b = open_trace(a), open_trace(b)
-    pairs, notes, missing = pair_sequences(trace_a, trace_b)
+    pairing = pair_sequences(trace_a, trace_b)
     site_plan = plan_sites(trace_a, trace_b)
     tolerance = _stated_tolerance(trace_a.header) if numeric_tolerance is None else numeric_tolerance
-    tally = Tally(site_plan, [PairState(pair) for pair in pairs], tolerance=tolerance)
+    tally = Tally(site_plan, [PairState(pair) for pair in pairing.pairs], tolerance=tolerance)
     with ThreadPoolExecutor(1) as pool, ResultWriter(out, force) as writer:
-        for tokens, sites in _compared(pairs, trace_a, trace_b, site_plan, progress):
+        for tokens, sites in _compared(pairing.pairs, trace_a, trace_b, site_plan, progress):
             tally.add(tokens, sites)
             writer.add("tokens", with_sites(tokens, sites))
             if len(sites.row):
@@ -87,8 +89,9 @@ def diverge(
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(changes))
         token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
-        judged = levels(tally, token, site, missing)
-        found = causes(tally, trace_a, trace_b, (a, b, out), list(changes), token, site)
+        text = first_text(pairing)
+        judged = levels(tally, token, site, pairing)
+        found = causes(tally, trace_a, trace_b, (a, b, out), list(changes), token, site, text)
         verdict = Verdict(
             tool_version=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -100,9 +103,13 @@ def diverge(
             first_site=site,
             causes=found,
             changes=list(changes),
-            compared=_counts(tally),
-            max_abs_logit_diff=tally.largest if tally.steps_with_logits and not tally.by_logprob else None,
-            not_seen=_not_seen(tally, trace_a, trace_b, notes),
+            compared=_counts(tally, pairing),
+            max_abs_logit_diff=tally.largest_logit,
+            max_abs_logprob_diff=tally.largest_logprob,
+            first_logprob=first_logprob(tally, trace_a, trace_b),
+            first_text=text,
+            agreement=agreement(pairing),
+            not_seen=not_seen(tally, trace_a, trace_b, pairing),
         )
         for check in checked:
             check.result()
@@ -116,7 +123,7 @@ def _compared(
     """Compare all pairs, batch by batch, in order."""
     lengths, token_comparer = ListLengths(), TokenComparer()
     readers = SideReader(a, lengths), SideReader(b, lengths)
-    comparer = SiteComparer(a, b, site_plan) if site_plan.sites else None
+    comparer = SiteComparer(a, b, site_plan) if site_plan.sites and pairs else None
     empty = nothing(len(site_plan.sites))
 
     def compare(runs: list[Run]) -> SiteRows:
@@ -163,7 +170,8 @@ def _stated_tolerance(header: TraceHeader) -> float | None:
     return min(stated, default=None)
 
 
-def _counts(tally: Tally) -> Compared:
+def _counts(tally: Tally, pairing: Pairing) -> Compared:
+    texts = pairing.texts
     return Compared(
         sequences=len(tally.pairs),
         sequences_diverging=sum(state.pair.divergence is not None for state in tally.pairs),
@@ -171,6 +179,8 @@ def _counts(tally: Tally) -> Compared:
         sites=len(tally.plan.sites),
         rows=tally.rows,
         rows_differing=tally.rows_differing,
+        texts=len(texts) if texts else None,
+        texts_differing=sum(text.difference is not None for text in texts) if texts else None,
     )
 
 
@@ -186,35 +196,3 @@ def _reference(trace: Trace) -> TraceRef:
         sites=len(header.sites),
         site_filter=header.site_filter or None,
     )
-
-
-def _not_seen(tally: Tally, a: Trace, b: Trace, notes: list[str]) -> list[str]:
-    """What the comparison could not see."""
-    unseen = a.notes + b.notes + notes + tally.plan.notes
-    length = sum(state.pair.length for state in tally.pairs)
-    if tally.positions < length:
-        parted = sum(state.pair.divergence is not None for state in tally.pairs)
-        unseen.append(
-            f"{length - tally.positions:,} of {length:,} positions come after the tokens part in "
-            f"{plural(parted, 'sequence')}, so their numbers cannot be compared: force one side's tokens "
-            "on the other (--mode golden-decode)"
-        )
-    hashed = len(tally.plan.sites) - int(tally.plan.by_sketch.sum())
-    absent = tally.positions * hashed - tally.rows
-    if absent:
-        unseen.append(
-            f"{plural(absent, 'row hash')} not computed on both sides (cached, or never fed to the model)"
-        )
-    if not tally.logits_compared:
-        unseen.append("no logits hash is in both traces, so equal logits cannot be proved")
-    if not tally.steps_with_logits:
-        unseen.append("no candidate is in the top-K of both traces, so the drift of logits is not known")
-    for trace in (a, b):
-        if trace.header.fingerprint is None:
-            unseen.append(
-                f"{trace.path.name} has no fingerprint, so changes of its environment are not known"
-            )
-        if trace.header.observer.state == "changed":
-            unseen.append(f"{trace.path.name}: observing changed the result ({trace.header.observer.why})")
-        unseen += [f"{trace.path.name}: {line}" for line in trace.header.not_seen]
-    return list(dict.fromkeys(unseen))

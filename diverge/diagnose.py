@@ -10,12 +10,13 @@ import numpy as np
 
 from ..schemas.change import Change
 from ..schemas.trace import Site
-from ..schemas.verdict import Cause, FirstSite, FirstToken
+from ..schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstToken
 from .align import IndexedSequence, row_of
 from .causes import rank
 from .columns import CandidateReader, RowReader
 from .evidence import Evidence, RowFacts
 from .load import Trace
+from .pairing import Pairing
 from .report_words import plural
 from .site_plan import SitePlan
 from .tally import LOGITS, PairState, Tally
@@ -24,6 +25,8 @@ from .topk import Candidates, differences
 LOGITS_SITE = "lm_head"
 """How a difference that only the logits hash shows is called."""
 _SHAPES = ["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
+_CONTEXT = 40
+"""Characters shown before and after the first differing one."""
 
 
 def diverging(tally: Tally) -> PairState | None:
@@ -47,12 +50,13 @@ def first_token(tally: Tally, a: Trace, b: Trace) -> FirstToken | None:
         return None
     pair, position = state.pair, state.pair.divergence
     margins: list[float | None] = [None, None]
-    gap = None
+    logits = logprobs = None
     rows = row_of(a, pair.a, position - 1), row_of(b, pair.b, position - 1)
     if rows[0] >= 0 and rows[1] >= 0:
         sides = [_candidates(trace, row) for trace, row in zip((a, b), rows, strict=True)]
         margins = [_number(side.margins()[0]) for side in sides]
-        gap = _number(differences(sides[0], sides[1]).max_abs_logit[0])
+        gap = differences(sides[0], sides[1])
+        logits, logprobs = _number(gap.max_abs_logit[0]), _number(gap.max_abs_logprob[0])
     return FirstToken(
         request_id=pair.a.key[0],
         sample=pair.a.key[1],
@@ -62,8 +66,50 @@ def first_token(tally: Tally, a: Trace, b: Trace) -> FirstToken | None:
         token_b=_token(pair.b, position),
         margin_a=margins[0],
         margin_b=margins[1],
-        max_abs_logit_diff=gap,
+        max_abs_logit_diff=logits,
+        max_abs_logprob_diff=logprobs,
     )
+
+
+def first_logprob(tally: Tally, a: Trace, b: Trace) -> FirstLogprob | None:
+    """The first place where log-probabilities differ: of the sequence whose tokens part first, if its differ,
+    else of the first one in A's order."""
+    moved = [state for state in tally.pairs if state.logprob_position is not None]
+    if not moved:
+        return None
+    first = diverging(tally)
+    state = first if first in moved else moved[0]
+    assert state is not None
+    assert state.logprob_position is not None
+    pair, position = state.pair, state.logprob_position + 1  # a row holds the distribution of the NEXT token
+    if position < min(pair.a.length, pair.b.length):
+        step = _step(a, pair.a, position)
+    else:
+        before = _step(a, pair.a, position - 1)
+        step = 0 if before is None else before + 1
+    return FirstLogprob(
+        request_id=pair.a.key[0],
+        sample=pair.a.key[1],
+        step=step,
+        position=position,
+        max_abs_diff=state.logprob_gap,
+    )
+
+
+def first_text(pairing: Pairing) -> FirstText | None:
+    """The first differing character of the first sequence that is compared as text and differs."""
+    for text in pairing.texts:
+        at = text.difference
+        if at is not None:
+            return FirstText(
+                request_id=text.key[0],
+                sample=text.key[1],
+                character=at,
+                before=text.a[max(0, at - _CONTEXT) : at],
+                a=text.a[at : at + _CONTEXT],
+                b=text.b[at : at + _CONTEXT],
+            )
+    return None
 
 
 def first_row(tally: Tally, a: Trace, b: Trace) -> list[tuple[Trace, int]]:
@@ -134,6 +180,7 @@ def causes(
     changes: list[Change],
     token: FirstToken | None,
     site: FirstSite | None,
+    text: FirstText | None,
 ) -> list[Cause]:
     """The ranked causes.
 
@@ -145,8 +192,9 @@ def causes(
         changes: Fingerprint drift from A to B.
         token: The first divergent token.
         site: The first differing site.
+        text: The first difference of a text, where sequences are compared as text.
     """
-    differs = differing(tally) is not None or bool(tally.largest > 0)
+    differs = differing(tally) is not None or tally.largest > 0 or text is not None
     if token is None and site is None and not differs:
         return []
     deciding = diverging(tally)
@@ -165,6 +213,7 @@ def causes(
         dtypes_b=tally.plan.dtypes_b,
         first_token=token,
         first_site=site,
+        first_text=text,
         differs=differs,
         ended="" if token is None else "A" if token.token_a is None else "B" if token.token_b is None else "",
         logits_equal=None
@@ -186,11 +235,8 @@ def _nonfinite(state: PairState | None, token: FirstToken | None, site: FirstSit
                 found.append(
                     f"{site.site} at position {site.position} is not finite in {name}: its norm is {norm}"
                 )
-    if (
-        token is not None
-        and token.max_abs_logit_diff is not None
-        and not math.isfinite(token.max_abs_logit_diff)
-    ):
+    gap = None if token is None else token.max_abs_logit_diff
+    if token is not None and gap is not None and not math.isfinite(gap):
         found.append(f"the logits that chose position {token.position} are not finite on one side")
     return found
 

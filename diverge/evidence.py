@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from ..schemas.change import Change
-from ..schemas.trace import Mode, Setting, Site, TraceHeader
-from ..schemas.verdict import FirstSite, FirstToken
+from ..schemas.fingerprint import Fact
+from ..schemas.trace import Setting, Site
+from ..schemas.verdict import FirstSite, FirstText, FirstToken
+from .agreement import unseeded
+from .commands import Commands, reading
 
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
+_UNSET = "not set"
+"""How a reading begins that says that a variable has no value, which is a value of its own."""
+_OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
+"""Settings that say how long to wait and where: they change no number."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +30,18 @@ class RowFacts:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the table of causes looks at. `name_*` are the traces' paths as the user gave them."""
+class Evidence(Commands):
+    """What the table of causes looks at."""
 
-    name_a: str
-    name_b: str
-    result: str
-    header_a: TraceHeader
-    header_b: TraceHeader
     changes: list[Change]
     sites: list[Site]
     """The compared sites, as A describes them."""
     dtypes_b: list[str]
     first_token: FirstToken | None
     first_site: FirstSite | None
+    first_text: FirstText | None
     differs: bool
-    """Anything at all differs in the numbers."""
+    """Anything at all differs in the numbers, or in texts that stand for tokens."""
     ended: str
     """`A` or `B`: the side that ended first at the first divergence; else empty."""
     logits_equal: bool | None
@@ -76,16 +78,34 @@ class Evidence:
         settings = [sampling.get("temperature") for sampling in self._sampling]
         return all(setting is not None and setting.resolved == 0 for setting in settings)
 
+    @property
+    def without_seed(self) -> list[str]:
+        """The sides whose engine takes no seed, in words."""
+        sides = zip("AB", (self.header_a, self.header_b), strict=True)
+        return [f"{header.lane.engine}, the engine of {side}" for side, header in sides if unseeded(header)]
+
     def changed(self, *sections: str) -> list[str]:
         """The fingerprint changes of some sections, in words."""
-        return [_in_words(change) for change in self.changes if change.section in sections]
+        return [_in_words(change) for change in self._known_changes if change.section in sections]
 
     def changed_fields(self, section: str, fields: tuple[str, ...]) -> list[str]:
         """The fingerprint changes of some fields, in words."""
         return [
             _in_words(change)
-            for change in self.changes
+            for change in self._known_changes
             if change.section == section and change.field in fields
+        ]
+
+    @cached_property
+    def _known_changes(self) -> list[Change]:
+        """The changes that both fingerprints tell: what one could not read is no sign of a difference."""
+        return [
+            change
+            for change in self.changes
+            if _is_known(change.before)
+            and _is_known(change.after)
+            and (change.section, change.field)
+            != ("engine", "arguments")  # the lane's settings and a free port
         ]
 
     def shape(self, name: str) -> tuple[int, int] | None:
@@ -103,6 +123,12 @@ class Evidence:
             if values is None or values[0] == values[1]
             else [f"{name}: {values[0]} in A, {values[1]} in B"]
         )
+
+    def settings_named(self, *names: str) -> list[str]:
+        """The lane settings among these that differ, in words; `_` and `-` in names are the same."""
+        wanted = {name.replace("-", "_") for name in names}
+        lines = self.setting_differences
+        return [line for line in lines if line.partition(":")[0].replace("-", "_") in wanted]
 
     @property
     def shapes_differ(self) -> bool:
@@ -127,15 +153,15 @@ class Evidence:
         names = [name for name in names if name not in ("neighbours", "repeat", *shapes)]
         ignored = {"sampling", "process", "cache", "replica"}
         a, b = self.header_a.lane.settings, self.header_b.lane.settings
-        told = [(_reading(a[name]), _reading(b[name])) for name in names if name in a and name in b]
+        told = [(reading(a[name]), reading(b[name])) for name in names if name in a and name in b]
         sections = {
             change.section
-            for change in self.changes
+            for change in self._known_changes
             if change.section not in ignored
             # The fingerprint repeats some settings: what a setting says already is not a second difference.
             and (change.before and change.before.value, change.after and change.after.value) not in told
         }
-        return [*names, *shapes, *sorted(sections)]
+        return list(dict.fromkeys([*names, *shapes, *sorted(sections)]))
 
     @cached_property
     def sampling_differences(self) -> list[str]:
@@ -155,13 +181,24 @@ class Evidence:
 
     @cached_property
     def setting_differences(self) -> list[str]:
-        """Lane settings that differ: by what was observed, else by what was resolved."""
+        """Lane settings that differ: by what was observed, else by what was resolved.
+
+        Of one engine also those that only one lane states, as the arguments of a server are.
+        """
         a, b = self.header_a.lane.settings, self.header_b.lane.settings
-        return [
-            f"{name}: {_reading(a[name])} in A, {_reading(b[name])} in B"
+        found = [
+            f"{name}: {reading(a[name])} in A, {reading(b[name])} in B"
             for name in sorted({*a} & {*b})
-            if _reading(a[name]) != _reading(b[name])
+            if None not in (reading(a[name]), reading(b[name]))
+            and reading(a[name]) != reading(b[name])
+            and name not in _OF_THE_CLIENT
         ]
+        if self.header_a.lane.engine == self.header_b.lane.engine:
+            for name in sorted({*a} ^ {*b}):
+                known, side, other = (a[name], "A", "B") if name in a else (b[name], "B", "A")
+                if known.source == "lane":
+                    found.append(f"{name}: {reading(known)} in {side}, not stated in {other}")
+        return found
 
     @cached_property
     def dtype_differences(self) -> list[str]:
@@ -175,7 +212,7 @@ class Evidence:
 
     @property
     def _sampling(self) -> tuple[dict[str, Setting], dict[str, Setting]]:
-        first = self.first_token or self.first_site
+        first = self.first_token or self.first_site or self.first_text
         found: list[dict[str, Setting]] = []
         for header in (self.header_a, self.header_b):
             named = [
@@ -184,65 +221,12 @@ class Evidence:
             found.append(named[0] if named else {})
         return found[0], found[1]
 
-    def replay(self, mode: Mode | None = None, repeat: int | None = None, **settings: object) -> str:
-        """A command that runs B's requests as B did, but for what is given here, and compares with A.
 
-        Args:
-            mode: Instead of B's; a golden mode forces A's tokens.
-            repeat: Instead of B's.
-            settings: Instead of B's: those of `--set`, and `neighbours`.
-        """
-        lane, said = self.header_b.lane, {**settings}
-        for name, setting in lane.settings.items():
-            if setting.source == "lane" and setting.resolved is not None:
-                said.setdefault(name, setting.resolved)
-        said.pop("engine", None)
-        repeats = repeat or said.pop("repeat", 1)
-        words = ["--model", lane.model] if lane.model else []
-        words += ["--engine", lane.engine]
-        mode = mode or self.header_b.mode
-        if mode != "free":
-            words += ["--mode", mode, "--golden", self.name_a]
-        if neighbours := said.pop("neighbours", 0):
-            words += ["--neighbours", str(neighbours)]
-        if repeats != 1:
-            words += ["--repeat", str(repeats)]
-        for name, value in said.items():
-            words += ["--set", f"{name}={value}"]
-        if self.header_b.capture == "tokens":
-            words += ["--capture", "tokens"]
-        if self.header_b.site_filter:
-            words += ["--sites", self.header_b.site_filter]
-        tried = "-".join(name for name in settings if name != "neighbours") or (
-            mode if mode != self.header_b.mode else "repeated" if repeat else "again"
-        )
-        out = f"try-{tried}.parquet"
-        command = shlex.join(["rip", "replay", self.name_b, *words, "-o", out])
-        return f"{command} && {shlex.join(['rip', 'diverge', self.name_a, out])}"
-
-    def replay_as_a(self, setting: str) -> str:
-        """Replay as B with A's value of one setting."""
-        known = self.header_a.lane.settings.get(setting)
-        value = None if known is None else _reading(known)
-        return self.replay() if value is None else self.replay(**{setting: value})
-
-    def drift(self) -> str:
-        """The command that shows what changed between the two environments."""
-        return shlex.join(["rip", "query", self.result, "SELECT * FROM changes"])
-
-    def query_differing_tokens(self) -> str:
-        """A query that shows the first differing tokens."""
-        sql = "SELECT request_id, position, token_a, token_b FROM tokens WHERE NOT token_equal LIMIT 10"
-        return shlex.join(["rip", "query", self.result, sql])
-
-    def query_norms(self) -> str:
-        """A query that shows the differing rows with non-finite drift."""
-        sql = "SELECT position, name, part, l2_a, l2_b FROM sites WHERE NOT isfinite(rel_drift) LIMIT 10"
-        return shlex.join(["rip", "query", self.result, sql])
-
-
-def _reading(setting: Setting) -> Any:
-    return setting.resolved if setting.observed is None else setting.observed
+def _is_known(fact: Fact | None) -> bool:
+    """It has a value, or is known to be unset."""
+    if fact is None:
+        return False
+    return fact.unavailable is None or fact.unavailable.startswith(_UNSET)
 
 
 def _setting(setting: Setting) -> str:

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..schemas.claim import LEVELS, Level
 from ..schemas.verdict import FirstSite, FirstToken, LevelVerdict
+from .agreement import unseeded
 from .align import describe
+from .pairing import Pairing, TextPair
 from .report_words import plural
 from .tally import Tally
 
 
 def levels(
-    tally: Tally, token: FirstToken | None, site: FirstSite | None, missing: tuple[int, int] = (0, 0)
+    tally: Tally, token: FirstToken | None, site: FirstSite | None, pairing: Pairing
 ) -> dict[str, LevelVerdict]:
     """The verdict on each level.
 
     bitwise   every compared row hash and logits hash is equal, and so are the tokens
     numeric   every known logit difference is within the tolerance; without one only a bitwise tie holds
-    token     the token ids are equal; forced tokens are judged by each side's own first choice
-    semantic  equal ids mean equal text; otherwise a scorer would be needed
+    token     the token ids are equal; forced tokens are judged by each side's own first choice. Equal texts
+              do not prove equal ids, and an engine without a seed is held to none
+    semantic  the generated texts are equal; otherwise a scorer would be needed
 
-    `missing`: positions that A and that B lack because their runs were not finished. Then no level holds:
-    what is there may be equal, the rest is not known.
+    Where runs were not finished no level holds: what is there may be equal, the rest is not known.
     """
-    token_level = _token(tally, token)
     bitwise = _bitwise(tally, token, site)
-    forced = token is None and tally.forced > 0
-    if token is None and not forced:
-        semantic = LevelVerdict(state="holds", why="the token ids are identical")
-    else:
-        reason = (
-            "the texts were forced, not generated" if forced else "the texts differ and nothing scored them"
-        )
-        semantic = LevelVerdict(state="not comparable", why=reason)
     found = {
         "bitwise": bitwise,
         "numeric": _numeric(tally, bitwise),
-        "token": token_level,
-        "semantic": semantic,
+        "token": _unseeded(pairing) or _token(tally, token, pairing.texts),
+        "semantic": _semantic(tally, pairing),
     }
+    missing = pairing.missing
+    if pairing.texts:
+        why = f"{plural(len(pairing.texts), 'sequence')} could be compared as text only"
+        for name in ("bitwise", "numeric"):
+            if found[name].state == "holds":
+                found[name] = LevelVerdict(state="not comparable", why=f"{why}; {found[name].why}")
     if any(missing):
         lacking = "; ".join(
             f"{side} is incomplete: {plural(count, 'position')} of it {'is' if count == 1 else 'are'} missing"
@@ -93,12 +94,11 @@ def _site_place(site: FirstSite) -> str:
 
 
 def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
-    kind = "logprob" if tally.by_logprob else "logit"
     at = f" at {place(tally, *tally.largest_at)}" if tally.largest_at else ""
-    measured = (
-        f"largest {kind} difference {tally.largest:.4g}{at}, over {tally.steps_with_logits:,} of "
-        f"{tally.positions:,} comparable positions"
-    )
+    over = f"over {tally.steps_with_logits:,} of {tally.positions:,} comparable positions"
+    measured = f"largest {tally.kind} difference {tally.largest:.4g}{at}, {over}"
+    if tally.kind == "logprob" and tally.steps_identical == tally.steps_with_logits:
+        measured = f"the candidates' logprobs are equal bit for bit, {over}"
     if bitwise.state == "holds":
         return LevelVerdict(state="holds", why=f"bitwise holds; {measured}")
     if not tally.steps_with_logits:
@@ -114,12 +114,64 @@ def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
     return LevelVerdict(state="holds", why=stated)
 
 
-def _token(tally: Tally, token: FirstToken | None) -> LevelVerdict:
+def _unseeded(pairing: Pairing) -> LevelVerdict | None:
+    """No verdict on tokens, where no run can be asked to come again; None: it can."""
+    sides = zip("AB", (pairing.a.trace.header, pairing.b.trace.header), strict=True)
+    without = [f"{header.lane.engine} ({side})" for side, header in sides if unseeded(header)]
+    if not without:
+        return None
+    takes = "take" if len(without) > 1 else "takes"
+    why = f"{' and '.join(without)} {takes} no seed, so no run can be held to tokens: see the agreement"
+    return LevelVerdict(state="not comparable", why=why)
+
+
+def _semantic(tally: Tally, pairing: Pairing) -> LevelVerdict:
+    forced = [outputs.trace.header.mode != "free" for outputs in (pairing.a, pairing.b)]
+    if tally.forced or any(forced):
+        return LevelVerdict(state="not comparable", why="the texts were forced, not generated")
+    parted = [state.pair for state in tally.pairs if state.pair.divergence is not None]
+    equal = [pairing.texts_equal(pair) for pair in parted]
+    texts = [text.difference is None for text in pairing.texts]
+    if False in equal or False in texts:
+        why = "the texts differ and nothing scored them"
+    elif None in equal:
+        why = "the tokens differ, and the texts are not recorded"
+    elif parted:
+        return LevelVerdict(state="holds", why="the texts are equal, though their token ids are not")
+    else:
+        by_ids = "the token ids are identical" if tally.pairs else ""
+        by_text = f"{plural(len(texts), 'text')} compared: equal" if texts else ""
+        return LevelVerdict(state="holds", why="; ".join(filter(None, (by_ids, by_text))))
+    return LevelVerdict(state="not comparable", why=why)
+
+
+def _texts(texts: Sequence[TextPair]) -> LevelVerdict:
+    """The token level of sequences that are compared as text."""
+    differing = [text for text in texts if text.difference is not None]
+    provable = [text for text in differing if text.same_prompt]
+    if provable:
+        first = provable[0]
+        where = f"{describe(first.key)} character {first.difference}"
+        why = f"the prompts are the same, and {len(differing):,} of {plural(len(texts), 'text')} differ"
+        return LevelVerdict(state="fails", where=where, why=why)
+    told = f"{plural(len(texts), 'sequence')} compared as text only"
+    if not differing:
+        why = f"{told}: equal texts do not prove equal tokens"
+    elif any(text.same_prompt is None for text in differing):
+        why = f"{told}: texts differ, and whether the prompts are the same is not known"
+    else:
+        why = f"{told}: texts differ, and so do the prompts"
+    return LevelVerdict(state="not comparable", why=why)
+
+
+def _token(tally: Tally, token: FirstToken | None, texts: Sequence[TextPair]) -> LevelVerdict:
     if token is not None:
         where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
         return LevelVerdict(
             state="fails", where=where + (f" step {token.step}" if token.step is not None else "")
         )
+    if texts:
+        return _texts(texts)
     if not tally.forced:
         return LevelVerdict(state="holds")
     flips = [state for state in tally.pairs if state.flip is not None]

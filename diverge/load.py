@@ -16,7 +16,16 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput
 from ..schemas.jsontext import parse_json_object
-from ..schemas.trace import COLUMNS, HEADER_KEY, PARTS_SUFFIX, SITE_COLUMNS, Site, TraceHeader, arrow_schema
+from ..schemas.trace import (
+    COLUMNS,
+    HEADER_KEY,
+    LATER_COLUMNS,
+    PARTS_SUFFIX,
+    SITE_COLUMNS,
+    Site,
+    TraceHeader,
+    arrow_schema,
+)
 
 HEADER_FILE = "header.json"
 
@@ -61,7 +70,9 @@ class Trace:
 
     path: Path
     header: TraceHeader
+    files: list[Part]
     groups: list[Group]
+    """Empty where the engine told text only: then the header's results are all there is."""
     header_sha256: str = ""
     """Over the header's JSON as it is stored."""
     notes: list[str] = field(default_factory=list)
@@ -75,15 +86,11 @@ class Trace:
     @property
     def rows(self) -> int:
         """All rows of the trace."""
-        return self.groups[-1].first_row + self.groups[-1].rows
+        return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
 
     def group_of(self, row: int) -> int:
         """Index of the row group that holds a row."""
         return bisect_right(self._starts, row) - 1
-
-    def parts(self) -> list[Part]:
-        """The files, in order."""
-        return list({id(group.part): group.part for group in self.groups}.values())
 
 
 def read_header(path: Path) -> TraceHeader:
@@ -95,7 +102,8 @@ def open_trace(path: Path) -> Trace:
     """Open `T.parquet`, or a folder `T.parquet.parts` left by a run that died.
 
     Raises:
-        BadInput: Missing, unreadable, truncated or foreign, written by a newer rip, or without rows.
+        BadInput: Missing, unreadable, truncated or foreign, written by a newer rip, or with neither rows nor
+            results.
     """
     if path.is_dir():
         return _open_parts(path)
@@ -151,9 +159,9 @@ def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], n
             if rows:
                 groups.append(Group(part, index, first_row, rows))
                 first_row += rows
-    if not groups:
+    if not groups and not (parts and header.results):
         raise BadInput(f"{path} holds no rows", "replay again: nothing was recorded")
-    return Trace(path, header, groups, hashlib.sha256(text).hexdigest(), notes)
+    return Trace(path, header, parts, groups, hashlib.sha256(text).hexdigest(), notes)
 
 
 def open_parquet(path: Path, **how: object) -> pq.ParquetFile:
@@ -218,7 +226,7 @@ def _kind(kind: pa.DataType) -> str:
 def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
     names = set(file.schema_arrow.names)
     optional = {"tensors"} if names & SITE_COLUMNS else {"tensors", *SITE_COLUMNS}
-    missing = [column.name for column in COLUMNS if column.name not in names | optional]
+    missing = [column.name for column in COLUMNS if column.name not in names | optional | LATER_COLUMNS]
     if missing:
         raise BadInput(
             f"{path} is not a whole trace: the column {missing[0]!r} is missing",

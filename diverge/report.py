@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import MissingPackage, OutputFailed
+from . import agreement_words
 from . import report_words as words
 from .load import read_header
 from .report_data import ResultData
@@ -140,9 +141,19 @@ def render(folder: Path, header_a: TraceHeader | None, header_b: TraceHeader | N
             folder=folder,
             headline=words.headline(verdict),
             second_line=words.second_line(verdict),
+            logprob_line=words.logprob_line(verdict),
+            kind=words.difference_kind(verdict),
+            text_sides=None if verdict.first_text is None else agreement_words.text_sides(verdict.first_text),
+            agreement=None
+            if verdict.agreement is None
+            else agreement_words.agreement_rows(verdict.agreement),
+            unique_line=None if verdict.agreement is None else agreement_words.unique_line(verdict.agreement),
             close_call=None if verdict.first_token is None else words.close_call(verdict.first_token),
             facts=words.facts(verdict, header_a, header_b),
             expected_to_differ=words.EXPECTED_TO_DIFFER,
+            largest=verdict.max_abs_logit_diff
+            if verdict.max_abs_logit_diff is not None
+            else verdict.max_abs_logprob_diff,
             findings=[*_findings("A", header_a), *_findings("B", header_b)],
             pairs=pairs,
             pair_count=data.pair_count(),
@@ -151,7 +162,8 @@ def render(folder: Path, header_a: TraceHeader | None, header_b: TraceHeader | N
             site_count=len(data.sites),
             drift_max=max((site.drift_max or 0 for site in data.sites), default=0),
             changes=data.changes()[:MAX_CHANGES],
-            has_text=any(texts),
+            has_text=any(texts) or verdict.first_text is not None,
+            max_requests=MAX_PAIRS_LISTED,
         )
 
 

@@ -54,7 +54,7 @@ class TokenRow:
     margin_a: float | None
     margin_b: float | None
     drift: float | None
-    """Largest absolute logit difference."""
+    """Largest absolute logit difference (logprob, where there are no logits)."""
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,19 @@ class ResultData:
         """Positions `first` to `stop` (exclusive) of one pair."""
         sql = (
             "SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b, margin_a, margin_b,"
-            " max_abs_logit_diff FROM tokens"
+            " coalesce(max_abs_logit_diff, max_abs_logprob_diff) FROM tokens"
             " WHERE pair = ? AND position >= ? AND position < ? ORDER BY position"
         )
         return [TokenRow(*row) for row in self._rows(sql, pair, first, stop)]
 
     def margins(self, pair: int, bins: int) -> Margins:
         """Margins and drift of the generated steps that can be compared."""
-        known = "coalesce(margin_a, margin_b, max_abs_logit_diff) IS NOT NULL"
+        known = "coalesce(margin_a, margin_b, max_abs_logit_diff, max_abs_logprob_diff) IS NOT NULL"
         last = self._rows(f"SELECT max(step) FROM tokens WHERE pair = ? AND {known}", pair)[0][0]
         width = 1 if last is None else last // bins + 1
         rows = self._rows(
-            "SELECT step // ? AS bin, min(margin_a), min(margin_b), max(max_abs_logit_diff) FROM tokens"
+            "SELECT step // ? AS bin, min(margin_a), min(margin_b),"
+            " max(coalesce(max_abs_logit_diff, max_abs_logprob_diff)) FROM tokens"
             " WHERE pair = ? AND step <= ? GROUP BY bin ORDER BY bin",
             width,
             pair,
@@ -235,7 +236,8 @@ SELECT pair, any_value(request_id) AS request, any_value(sample) AS sample,
        min(position) FILTER (NOT token_equal) AS first_position,
        arg_min(step, position) FILTER (NOT token_equal), arg_min(token_a, position) FILTER (NOT token_equal),
        arg_min(token_b, position) FILTER (NOT token_equal),
-       coalesce(any_value(moved.rows), 0) AS moved_rows, any_value(moved.first), max(max_abs_logit_diff)
+       coalesce(any_value(moved.rows), 0) AS moved_rows, any_value(moved.first),
+       max(coalesce(max_abs_logit_diff, max_abs_logprob_diff))
 FROM tokens LEFT JOIN moved USING (pair) GROUP BY pair
 ORDER BY (request = ? AND any_value(tokens.sample) = ?) DESC NULLS LAST,
          first_position IS NULL, moved_rows = 0, pair

@@ -119,6 +119,8 @@ def headline(verdict: Verdict) -> str:
     token = verdict.levels.get("token")
     if verdict.first_token is not None:
         return _where_tokens_part(verdict.first_token) + _how_many(verdict)
+    if verdict.compared.texts and not verdict.compared.sequences:
+        return _texts_headline(verdict)
     if token is None or token.state == "not comparable":
         why = f": {plain(token.why)}" if token is not None and token.why else ""
         return f"Whether the tokens are equal cannot be told{why}."
@@ -127,9 +129,20 @@ def headline(verdict: Verdict) -> str:
     bitwise = verdict.levels.get("bitwise")
     if bitwise is not None and bitwise.state == "holds":
         return _what_is_equal(verdict)
-    if verdict.first_site is not None or (verdict.max_abs_logit_diff or 0) > 0:
+    moved = max(verdict.max_abs_logit_diff or 0, verdict.max_abs_logprob_diff or 0)
+    if verdict.first_site is not None or moved > 0:
         return "The tokens are equal; the numbers behind them are not."
     return "The tokens are equal."
+
+
+def _texts_headline(verdict: Verdict) -> str:
+    """Where no sequence has tokens on both sides."""
+    texts, first = verdict.compared.texts or 0, verdict.first_text
+    if first is None:
+        return f"{plural(texts, 'text')} compared: equal. Whether the tokens are equal cannot be told."
+    many = f" {verdict.compared.texts_differing} of {plural(texts, 'text')} differ." if texts > 1 else ""
+    name = request_name(first.request_id, first.sample)
+    return f"The texts of {name} part at character {first.character}.{many}"
 
 
 def _how_many(verdict: Verdict) -> str:
@@ -171,6 +184,8 @@ def second_line(verdict: Verdict) -> str:
 def _start_or_extent(verdict: Verdict) -> str:
     first = verdict.first_site
     compared = verdict.compared
+    if compared.texts and not compared.sequences:
+        return "Compared as text: a side tells no token ids, so nothing is known about tokens and numbers."
     if first is not None:
         place = f"The first differing row is {site_label(first)} at position {first.position}"
         if first.is_origin:
@@ -189,16 +204,37 @@ def _start_or_extent(verdict: Verdict) -> str:
     )
 
 
+def logprob_line(verdict: Verdict) -> str | None:
+    """Where log-probabilities begin to differ, if neither logits nor layers tell it better."""
+    first = verdict.first_logprob
+    if first is None or (verdict.first_site is not None and difference_kind(verdict) == "logit"):
+        return None
+    at = f"position {first.position}" if first.step is None else f"step {first.step}"
+    return (
+        f"The first logprob that differs is at {at} of {request_name(first.request_id, first.sample)}, by "
+        f"{number(first.max_abs_diff)}."
+    )
+
+
+def difference_kind(verdict: Verdict) -> str:
+    """What the differences of the distributions are of."""
+    by_logprob = verdict.max_abs_logit_diff is None and verdict.max_abs_logprob_diff is not None
+    return "logprob" if by_logprob else "logit"
+
+
 def close_call(first: FirstToken) -> str | None:
     """What margin and drift at the divergence say together, where both were recorded."""
     margin, moved = first.margin_a, first.max_abs_logit_diff
+    kind = "logits"
+    if moved is None:
+        moved, kind = first.max_abs_logprob_diff, "logprobs"
     if margin is None or moved is None:
         return None
     if moved == 0:
-        return "The logits of the common candidates are equal: the choice differs, not the numbers."
+        return f"The {kind} of the common candidates are equal: the choice differs, not the numbers."
     if margin <= 2 * moved:  # both candidates may move, in opposite directions
         return (
-            f"A near tie: A's margin is {number(margin)} and the logits moved by up to {number(moved)},"
+            f"A near tie: A's margin is {number(margin)} and the {kind} moved by up to {number(moved)},"
             " enough to swap the two candidates."
         )
     return (

@@ -64,7 +64,7 @@ class SiteReader:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._open: dict[int, SiteGroup] = {}
-        self._files = {id(part): _File(part) for part in trace.parts()}
+        self._files = {id(part): _File(part) for part in trace.files}
         self._lock = Lock()
 
     def group(self, number: int) -> SiteGroup:

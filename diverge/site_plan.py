@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,35 +40,46 @@ def plan_sites(a: Trace, b: Trace) -> SitePlan:
     equal_hash = a.header.row_hash == b.header.row_hash
     equal_sketch = a.header.sketch == b.header.sketch
     kept: list[tuple[int, int]] = []
-    sharded: list[str] = []
+    sharded = _sharded_alone(a, b)
     resized: list[str] = []
     for index, site in enumerate(a.header.sites):
         other_index = place_b.get(site_key(site))
         if other_index is None:
             continue
         other = b.header.sites[other_index]
-        if (site.sharded or other.sharded) and (parallel[0] != parallel[1] or parallel[0] is None):
-            sharded.append(site.label())
+        unlike = parallel[0] != parallel[1] or parallel[0] is None
+        if (site.sharded or other.sharded) and unlike and not _SHARD.search(site.part):
+            sharded.append(site)
         elif site.width and other.width and site.width != other.width:
             resized.append(site.label())
         elif equal_hash or equal_sketch:
             kept.append((index, other_index))
     if sharded:
         sizes = " and ".join("unknown" if size is None else str(size) for size in parallel)
+        verb = "is" if len(sharded) == 1 else "are"
         notes.append(
-            f"{_some(sharded)} of one rank's shard; tensor parallel sizes are {sizes}, so not compared"
+            f"{plural(len(sharded), 'sharded site')} {verb} compared only under equal tensor parallelism "
+            f"(here {sizes}): {_patterns([site.label() for site in sharded])}"
         )
     if resized:
-        notes.append(f"{_some(resized)} of other width between the traces, so not compared")
+        notes.append(
+            f"{plural(len(resized), 'site')} of other width between the traces, so not compared: "
+            + _patterns(resized)
+        )
     both = bool(a.header.sites and b.header.sites)
+    split = {id(site) for site in sharded}
     for trace, side in ((a, 0), (b, 1)):
         if not trace.header.sites:
             notes.append(f"{trace.path.name} was captured without sites, so layers cannot be compared")
         elif both:
             other_keys = {site_key(site) for site in (b, a)[side].header.sites}
-            alone = [site.label() for site in trace.header.sites if site_key(site) not in other_keys]
+            alone = [
+                site.label()
+                for site in trace.header.sites
+                if site_key(site) not in other_keys and id(site) not in split
+            ]
             if alone:
-                notes.append(f"{_some(alone)} only in {trace.path.name}")
+                notes.append(f"{plural(len(alone), 'site')} only in {trace.path.name}: {_patterns(alone)}")
     if both and not equal_hash:
         notes.append("the traces use different row hashes, so rows are compared by sketch only")
     if both and not equal_sketch:
@@ -99,6 +112,31 @@ def tensor_parallel_size(trace: Trace) -> int | None:
     return known.value if known and isinstance(known.value, int) else None
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{plural(len(names), 'site')} ({', '.join(names[:3])}{more})"
+_SHARD = re.compile(r"(^|\.)tp\d+of\d+$")
+"""The part of a site that is one rank's shard: two of one name are of equal tensor parallelism."""
+
+
+def _sharded_alone(a: Trace, b: Trace) -> list[Site]:
+    """Sites of one trace that are sharded there or in the other one, and so have no counterpart."""
+    found: list[Site] = []
+    for mine, theirs in ((a, b), (b, a)):
+        keys = {site_key(site) for site in theirs.header.sites}
+        split = {(site.name, site.occurrence) for site in theirs.header.sites if site.sharded}
+        found += [
+            site
+            for site in mine.header.sites
+            if site_key(site) not in keys and (site.sharded or (site.name, site.occurrence) in split)
+        ]
+    return found
+
+
+def _patterns(labels: list[str]) -> str:
+    """Labels with layer numbers taken out: `layers.*.mlp.gate_up_proj (30), norm`."""
+    counts = Counter(re.sub(r"(?<=\.)\d+(?=[.:#]|$)", "*", label) for label in labels)
+    named = [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
+    more = f" and {len(named) - _SHOWN} more kinds" if len(named) > _SHOWN else ""
+    return ", ".join(named[:_SHOWN]) + more
+
+
+_SHOWN = 4
+"""Kinds of sites that a sentence names."""

@@ -86,7 +86,7 @@ class SiteComparer:
         self._readers = SiteReader(a), SiteReader(b)
         self._places: dict[tuple[int, Path], np.ndarray | None] = {}
         self._local = local()
-        widest = max(part.width for trace in (a, b) for part in trace.parts())
+        widest = max(part.width for trace in (a, b) for part in trace.files)
         self._block_rows = max(_BLOCK_BYTES // (HASH_BYTES * widest), 1)
 
     def close(self) -> None:

@@ -14,7 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.claim import LEVELS
-from .report_words import drift, headline, number, plain, plural, second_line
+from .agreement_words import agreement_rows, text_sides, unique_line
+from .report_words import (
+    drift,
+    headline,
+    logprob_line,
+    number,
+    plain,
+    plural,
+    second_line,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +53,12 @@ def print_summary(
         console.width = _WIDTH_WITHOUT_TERMINAL
     _line(console, 0, headline(verdict), "bold")
     _line(console, 0, second_line(verdict))
+    if logprobs := logprob_line(verdict):
+        _line(console, 0, logprobs)
     _print_levels(console, verdict)
     _print_token(console, verdict, headers)
+    _print_text(console, verdict)
+    _print_agreement(console, verdict)
     _print_drift(console, folder)
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
@@ -87,8 +100,38 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
         shown = "–" if text is None else plain(repr(text))
         table.add_row(name, "ended" if token is None else str(token), Text(shown), number(margin))
     console.print(Padding(table, (1, 0, 0, 2), expand=False))
-    if first.max_abs_logit_diff is not None:
-        console.print(Text(f"  largest logit difference there: {number(first.max_abs_logit_diff)}"))
+    kind, gap = "logit", first.max_abs_logit_diff
+    if gap is None:
+        kind, gap = "logprob", first.max_abs_logprob_diff
+    if gap is not None:
+        console.print(Text(f"  largest {kind} difference there: {number(gap)}"))
+
+
+def _print_text(console: Console, verdict: Verdict) -> None:
+    if verdict.first_text is None:
+        return
+    console.print()
+    for name, before, after in text_sides(verdict.first_text):
+        shown = Text(f"  {name}  …{before}" if verdict.first_text.character else f"  {name}  ")
+        shown.append(after or "(ends here)", style="bold red")
+        console.print(shown, soft_wrap=True)
+
+
+def _print_agreement(console: Console, verdict: Verdict) -> None:
+    found = verdict.agreement
+    if found is None:
+        return
+    console.print()
+    by = " and ".join(dict.fromkeys(request.by for request in found.requests))
+    console.print(Text(f"Agreement{f' of {by}' if by else ''}, with Wilson 95 % intervals", style="bold"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in agreement_rows(found):
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if unique := unique_line(found):
+        _line(console, 2, unique)
+    for note in found.notes:
+        _line(console, 2, plain(note), "dim")
 
 
 def _print_drift(console: Console, folder: Path) -> None:

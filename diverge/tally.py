@@ -40,6 +40,10 @@ class PairState:
     """Rows missing on either side before the first differing one."""
     first_hole: tuple[int, int] | None = None
     """(position, site) of the first of them."""
+    logprob_position: int | None = None
+    """Position of the first row whose log-probabilities differ at all."""
+    logprob_gap: float = 0.0
+    """Largest difference there, nats."""
     logits_position: int | None = None
     """Position of the first row whose logits are known to differ (by hash, else by the top-K)."""
     flip: int | None = None
@@ -59,12 +63,20 @@ class Tally:
     logits_differing: int = 0
     steps_with_logits: int = 0
     """Comparable rows for which a logit (or logprob) difference is known."""
-    by_logprob: bool = False
-    """Some of them have logprobs only."""
+    steps_by_logit: int = 0
+    """Those of them for which logits are in both traces."""
+    steps_by_logprob: int = 0
+    """Those for which only log-probabilities are, and no equal hash tells more."""
+    steps_identical: int = 0
+    """Those of them whose candidates and all their numbers are the same, bit for bit."""
     largest: float = 0.0
-    """Largest such difference."""
+    """Largest such difference: of logits, where these are known, else of log-probabilities."""
     largest_at: tuple[int, int] | None = None
     """(pair, position of the row)."""
+    largest_logit: float | None = None
+    """None: no logit is in both traces."""
+    largest_logprob: float | None = None
+    """Likewise; nats."""
     forced: int = 0
     """Generated tokens that were forced on either side, at compared positions."""
     forced_unknown: int = 0
@@ -94,7 +106,7 @@ class Tally:
         self.positions += int(np.count_nonzero(comparable))
         self.logits_compared += int(np.count_nonzero(tokens.logits_known))
         self.logits_differing += int(np.count_nonzero(differing))
-        gap = self._add_gaps(tokens)
+        gap, logprob_gap = self._add_gaps(tokens)
         self._add_forced(tokens)
         if len(self.plan.sites):
             self._add_sites(tokens, sites)
@@ -109,8 +121,21 @@ class Tally:
                 moved = differing[here] | (gap[here] > 0)
                 if moved.any():
                     state.logits_position = run.position + int(moved.argmax())
+            if state.logprob_position is None:
+                parted = logprob_gap[here] > 0
+                if parted.any():
+                    index = int(parted.argmax())
+                    state.logprob_position = run.position + index
+                    state.logprob_gap = float(logprob_gap[here][index])
             at += run.count
             row += run.comparable
+
+    @property
+    def kind(self) -> str:
+        """What the differences are differences of."""
+        if not self.steps_by_logprob:
+            return "logit"
+        return "logit or logprob" if self.steps_by_logit else "logprob"
 
     def quantiles(self, share: float) -> list[float | None]:
         """A quantile of the drifts of every site, within 3 %; None for a site that has none."""
@@ -156,16 +181,26 @@ class Tally:
                 state.first_norms = float(sites.l2_a[at]), float(sites.l2_b[at])
                 state.first_drift = float(sites.rel_drift[at]) if self.plan.sketches else None
 
-    def _add_gaps(self, tokens: TokenRows) -> np.ndarray:
-        """Logit differences of the rows of a batch, float32[N]; NaN where unknown."""
-        logit, logprob = tokens.gap.max_abs_logit, tokens.gap.max_abs_logprob
+    def _add_gaps(self, tokens: TokenRows) -> tuple[np.ndarray, np.ndarray]:
+        """Differences of the rows of a batch: of logits, else of log-probabilities; and of these alone.
+
+        Both float32[N]; NaN where unknown.
+        """
+        by_hash = tokens.logits_known & tokens.logits_equal
+        logit = np.where(by_hash, np.float32(0), tokens.gap.max_abs_logit)
+        # Equal logits have equal log-probabilities, whatever a server's rounding makes of them.
+        logprob = np.where(by_hash & ~np.isnan(tokens.gap.max_abs_logprob), 0, tokens.gap.max_abs_logprob)
         gap = np.where(np.isnan(logit), logprob, logit)
-        gap[tokens.logits_known & tokens.logits_equal] = 0
         gap[~tokens.comparable] = np.nan
         known = ~np.isnan(gap)
+        self.largest_logit = _larger(self.largest_logit, logit[tokens.comparable])
+        self.largest_logprob = _larger(self.largest_logprob, logprob[tokens.comparable])
         if known.any():
             self.steps_with_logits += int(np.count_nonzero(known))
-            self.by_logprob = self.by_logprob or bool(np.any(np.isnan(logit) & (gap > 0)))
+            by_logit = known & ~np.isnan(tokens.gap.max_abs_logit)
+            self.steps_by_logit += int(np.count_nonzero(by_logit))
+            self.steps_by_logprob += int(np.count_nonzero(known & ~by_logit & ~by_hash))
+            self.steps_identical += int(np.count_nonzero(known & (tokens.gap.identical | by_hash)))
             top = int(np.nanargmax(gap))
             if gap[top] > self.largest:
                 self.largest = float(gap[top])
@@ -175,7 +210,7 @@ class Tally:
                 if over.any():
                     index = int(over.argmax())
                     self.over = int(tokens.pair[index]), int(tokens.position[index])
-        return gap
+        return gap, logprob
 
     def _add_forced(self, tokens: TokenRows) -> None:
         generated = tokens.step >= 0
@@ -219,3 +254,11 @@ class Tally:
             site, bins = site[known], bins[known]
         keys = site.astype(np.int64) * _BINS + np.clip(bins, 0, _BINS - 1)
         np.add.at(self.histogram.reshape(-1), keys, 1)
+
+
+def _larger(known: float | None, values: np.ndarray) -> float | None:
+    """The larger of what was known and the values that are not NaN."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return known
+    return max(float(values.max()), known or 0.0)

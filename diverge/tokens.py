@@ -6,7 +6,7 @@ the token AT its position; this file makes that shift. N: rows of the batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from .tables import arrow_schema
 from .topk import NO_TOKEN, Candidates, Differences, differences
 
 SHAPES = ("batch_size", "num_tokens", "padded_tokens", "cached_tokens")
-TRACE_COLUMNS = ["step", "forced", "logits_hash", *SHAPES]
+TRACE_COLUMNS = ["step", "forced", "logits_hash", "next_logprob", *SHAPES]
 """The small columns of a trace that every batch reads, besides the candidates."""
 _PHASES = pa.array(["prompt", "decode"], pa.string())
 
@@ -89,13 +89,16 @@ class TokenComparer:
         token_a = _tokens([run.pair.a.tokens for run in runs], runs)
         token_b = _tokens([run.pair.b.tokens for run in runs], runs)
         (a, dist_a), (b, dist_b) = side_a, side_b
-        gap = differences(dist_a, dist_b)
+        next_a = _next(token_a, runs[-1], runs[-1].pair.a.tokens)
+        next_b = _next(token_b, runs[-1], runs[-1].pair.b.tokens)
+        told_a, told_b = _floats(a, "next_logprob"), _floats(b, "next_logprob")
+        gap = _with_chosen(differences(dist_a, dist_b), next_a == next_b, told_a, told_b)
         known, equal = _hashes_equal(a, b)
         at_rows = {
             "logits_known": known,
             "logits_equal": equal,
-            "logprob_a": dist_a.logprob_of(_next(token_a, runs[-1], runs[-1].pair.a.tokens)),
-            "logprob_b": dist_b.logprob_of(_next(token_b, runs[-1], runs[-1].pair.b.tokens)),
+            "logprob_a": np.where(np.isnan(told_a), dist_a.logprob_of(next_a), told_a),
+            "logprob_b": np.where(np.isnan(told_b), dist_b.logprob_of(next_b), told_b),
             "margin_a": dist_a.margins(),
             "margin_b": dist_b.margins(),
             "max_abs_logit_diff": gap.max_abs_logit,
@@ -197,6 +200,25 @@ def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa
     return columns
 
 
+def _with_chosen(gap: Differences, same: np.ndarray, a: np.ndarray, b: np.ndarray) -> Differences:
+    """With the log-probabilities of the token that came next, which may not be among the candidates.
+
+    `same`: bool[N]: the same token came next. `a`, `b`: float32[N]; NaN where not told.
+    """
+    known = same & ~np.isnan(a) & ~np.isnan(b)
+    if not known.any():
+        return gap
+    with np.errstate(invalid="ignore"):
+        chosen = np.where(a == b, np.float32(0), np.abs(a - b))
+    chosen = np.where(known, np.where(np.isnan(chosen), np.float32(np.inf), chosen), np.float32(np.nan))
+    unlike = known & (a.view(np.uint32) != b.view(np.uint32))
+    return replace(
+        gap,
+        max_abs_logprob=np.fmax(gap.max_abs_logprob, chosen),
+        identical=gap.identical & ~unlike,
+    )
+
+
 def _next(tokens: np.ndarray, last: Run, sequence: np.ndarray) -> np.ndarray:
     """The token behind each row of a batch; meaningless at the end of a pair, where nothing follows."""
     following = last.position + last.count
@@ -256,6 +278,12 @@ def _ints(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     array = _one(table, name)
     valid = _valid(array)
     return np.asarray(array.fill_null(-1) if array.null_count else array), valid
+
+
+def _floats(table: pa.Table, name: str) -> np.ndarray:
+    """float32[N]; NaN where absent."""
+    array = _one(table, name)
+    return np.asarray(array.fill_null(np.float32(np.nan)) if array.null_count else array)
 
 
 def _bools(table: pa.Table, name: str) -> np.ndarray:

@@ -106,6 +106,7 @@ class Differences:
     overlap: np.ndarray  # float32[N]: share of A's candidates that B lists too
     top1_equal: np.ndarray  # bool[N]
     both: np.ndarray  # bool[N]: both sides have candidates
+    identical: np.ndarray  # bool[N]: the same candidates, and every number of theirs has the same bits
 
 
 def _padded(lists: Lists, fill: float, dtype: type, width: int) -> np.ndarray:
@@ -139,6 +140,7 @@ def differences(a: Candidates, b: Candidates) -> Differences:
         overlap=np.where(both, np.float32(1), np.float32(np.nan)),
         top1_equal=np.ones(n, np.bool_),
         both=both,
+        identical=both.copy(),
     )
     if a.ids.shape != b.ids.shape:
         rows = np.flatnonzero(both)
@@ -147,6 +149,7 @@ def differences(a: Candidates, b: Candidates) -> Differences:
         rows = np.flatnonzero(unlike.any(axis=1) & both)
     if not len(rows):
         return result
+    result.identical[rows] = False
     ids_a, ids_b = a.ids[rows], b.ids[rows]
     place, shared = _places(ids_a, ids_b)
     count = shared.sum(axis=1)

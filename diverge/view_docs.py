@@ -6,7 +6,7 @@ from ..schemas import trace
 from . import tables
 
 VIEWS = ("tokens", "sites", "site_totals", "topk", "changes")
-TRACE_VIEWS = ("tokens", "sites", "topk", "changes", "header")
+TRACE_VIEWS = ("tokens", "sites", "topk", "results", "changes", "header")
 
 EXAMPLES = {
     "tokens": "SELECT request_id, min(step) FROM tokens WHERE NOT token_equal GROUP BY ALL",
@@ -19,6 +19,7 @@ TRACE_EXAMPLES = {
     "tokens": "SELECT step, token_id, text, margin FROM tokens WHERE step >= 0 ORDER BY margin LIMIT 10",
     "sites": "SELECT layer, label, max(l2) FROM sites GROUP BY ALL ORDER BY 3 DESC LIMIT 10",
     "topk": "SELECT step, rank, token_id, logit FROM topk WHERE step < 3 ORDER BY step, rank",
+    "results": "SELECT request_id, sample, reason, ttft_s, latency_s FROM results ORDER BY latency_s DESC",
     "changes": "SELECT * FROM changes",
     "header": "SELECT key, value FROM header WHERE key LIKE 'lane.%'",
 }
@@ -41,7 +42,7 @@ TRACE_MEANINGS: dict[str, dict[str, str]] = {
     "tokens": _TRACE_COLUMN_MEANINGS
     | {
         "text": "text of the token, where the trace's header holds it",
-        "logprob": "log-probability that the row before gave this token (null: not in its top-K)",
+        "logprob": "log-probability that the row before gave this token (null: not told)",
         "rank": "place of this token in the row before's top-K, 0 the most likely (null: not in it)",
         "margin": "top-1 minus top-2 raw logit (logprob where there are none) in the row before",
         "top1_id": "the most likely token in the row before: what greedy decoding would have put here",
@@ -66,6 +67,19 @@ TRACE_MEANINGS: dict[str, dict[str, str]] = {
         "logit": "raw logit",
         "logprob": "raw log-probability",
         "chosen": "this candidate is the token at `position` (null: the trace ends before it)",
+    },
+    "results": {
+        "sequence": "which execution: one sample of one request in this trace",
+        "request_id": "the envelope's request_id",
+        "sample": "which of the repeats or of the n samples of the request",
+        "reason": "how it ended: stop, length, golden, or what a server calls it",
+        "text": "the generated text; all there is of an engine that tells no token ids",
+        "ttft_s": "seconds from sending the request to the first token; null: not called over HTTP",
+        "itl_s": "mean inter-token latency in seconds",
+        "latency_s": "seconds from sending the request to the end of the answer",
+        "model": "what the server called its model in the answer",
+        "system_fingerprint": "what the server called itself in the answer",
+        "answered_by": "all that the server said of itself with the answer, as JSON",
     },
     "changes": MEANINGS["changes"],
     "header": {"key": "dotted path in the trace's header", "value": "its value; lists as JSON"},

@@ -50,12 +50,19 @@ def result_views(files: dict[str, Path]) -> list[str]:
     return [*whole, site_totals, sites]
 
 
+_LATER_COLUMNS = {"elapsed_s": "DOUBLE", "next_logprob": "FLOAT"}
+"""Columns that older traces do not have → their SQL types."""
+
+
 def raw(groups: list[list[Part]]) -> str:
     """`raw`: the rows of a trace without its site columns, over all its files."""
     sites = ", ".join(sorted(trace.SITE_COLUMNS))
     selects = []
     for group in groups:
         columns = f"* EXCLUDE ({sites})" if group[0].width else "*"
+        for name, kind in _LATER_COLUMNS.items():
+            if name not in group[0].leaves:
+                columns += f", NULL::{kind} AS {name}"
         selects.append(f"SELECT {columns} FROM {scan([part.path for part in group])}")
     return f"CREATE VIEW raw AS {' UNION ALL BY NAME '.join(selects)}"
 
@@ -63,16 +70,18 @@ def raw(groups: list[list[Part]]) -> str:
 TOKENS = """
 CREATE VIEW tokens AS
 SELECT sequence, request_id, sample, cell, position, step, phase, token_id, text, forced,
-       before.topk_logprobs[nullif(list_position(before.topk_ids, token_id), 0)] AS logprob,
+       coalesce(before.next_logprob,
+                before.topk_logprobs[nullif(list_position(before.topk_ids, token_id), 0)]) AS logprob,
        nullif(list_position(before.topk_ids, token_id), 0) - 1 AS rank,
        coalesce(before.topk_logits[1] - before.topk_logits[2],
                 before.topk_logprobs[1] - before.topk_logprobs[2]) AS margin,
        before.topk_ids[1] AS top1_id,
        topk_ids, topk_logits, topk_logprobs, logsumexp, lower(hex(logits_hash)) AS logits_hash, sampler,
-       batch_size, batch_row, num_tokens, padded_tokens, cached_tokens
+       batch_size, batch_row, num_tokens, padded_tokens, cached_tokens, elapsed_s
 FROM (
     SELECT *, CASE WHEN lag(position) OVER w = position - 1
-        THEN lag({'topk_ids': topk_ids, 'topk_logits': topk_logits, 'topk_logprobs': topk_logprobs}) OVER w
+        THEN lag({'topk_ids': topk_ids, 'topk_logits': topk_logits, 'topk_logprobs': topk_logprobs,
+                  'next_logprob': next_logprob}) OVER w
         END AS before
     FROM raw WINDOW w AS (PARTITION BY sequence ORDER BY position)
 ) LEFT JOIN token_text USING (token_id)

@@ -110,6 +110,7 @@ def open_views(path: Path) -> Iterator[Views]:
         duckdb.connect(config=_CONFIG) as connection,
     ):
         connection.execute(f"SET temp_directory = {view_sql.quoted(spill)}")
+        names: tuple[str, ...]
         try:
             if path.is_dir() and (path / tables.SUMMARY_FILE).exists():
                 files = _register_result(connection, path)
@@ -190,16 +191,17 @@ def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: li
         )
     opened = open_trace(path)
     notes += opened.notes
-    for part in opened.parts():  # DuckDB looks at no checksum
+    for part in opened.files:  # DuckDB looks at no checksum
         check_small_columns(part)
-    groups = _by_sites(opened.parts())
+    groups = _by_sites(opened.files)
     _create_header(connection, opened.header)
+    _create_results(connection, opened.header)
     _create_site_list(connection, opened.header, groups)
     for statement in (view_sql.raw(groups), view_sql.TOKENS, view_sql.TOPK, view_sql.sites(groups)):
         _create_view(connection, statement)
     nothing = ", ".join(f"NULL::VARCHAR AS {column.name}" for column in tables.TABLES["changes"])
     connection.execute(f"CREATE VIEW changes AS SELECT {nothing} WHERE false")
-    return [part.path for part in opened.parts()]
+    return [part.path for part in opened.files]
 
 
 def _by_sites(parts: list[Part]) -> list[list[Part]]:
@@ -232,9 +234,27 @@ def _create_site_list(
 def _create_header(connection: duckdb.DuckDBPyConnection, header: TraceHeader) -> None:
     said = header.to_object()
     words = said.pop("token_text", None) or {}
+    said.pop("results", None)  # a view of their own
     _create_table(connection, "header", "key VARCHAR, value VARCHAR", list(_flattened(said)))
     texts = [(int(key), _writable(str(value))) for key, value in words.items() if str(key).isdigit()]
     _create_table(connection, "token_text", "token_id INTEGER, text VARCHAR", texts)
+
+
+def _create_results(connection: duckdb.DuckDBPyConnection, header: TraceHeader) -> None:
+    """`results`: a row per sequence that came to its end."""
+    rows = []
+    for result in header.results:
+        by = result.answered_by
+        texts = (result.text, by.get("model"), by.get("system_fingerprint"), _json(by) if by else None)
+        text, model, system, answered_by = (None if item is None else _writable(item) for item in texts)
+        times = (result.ttft_s, result.itl_s, result.latency_s)
+        about = (result.sequence, _writable(result.request_id), result.sample, _writable(result.reason))
+        rows.append((*about, text, *times, model, system, answered_by))
+    columns = (
+        "sequence INTEGER, request_id VARCHAR, sample INTEGER, reason VARCHAR, text VARCHAR, ttft_s DOUBLE,"
+        " itl_s DOUBLE, latency_s DOUBLE, model VARCHAR, system_fingerprint VARCHAR, answered_by VARCHAR"
+    )
+    _create_table(connection, "results", columns, rows)
 
 
 def _create_table(
@@ -243,7 +263,7 @@ def _create_table(
     """A table in memory, through Arrow: `executemany` takes a second for a few thousand rows."""
     import pyarrow as pa
 
-    kinds = {"INTEGER": pa.int32(), "VARCHAR": pa.string()}
+    kinds = {"INTEGER": pa.int32(), "VARCHAR": pa.string(), "DOUBLE": pa.float64()}
     fields = [column.split() for column in columns.split(", ")]
     values = zip(*rows, strict=True) if rows else ((),) * len(fields)
     arrays = [pa.array(column, kinds[kind]) for (_, kind), column in zip(fields, values, strict=True)]
@@ -257,8 +277,12 @@ def _flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, s
         if isinstance(item, dict) and item:
             yield from _flattened(item, f"{prefix}{key}.")
         else:
-            text = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+            text = item if isinstance(item, str) else _json(item)
             yield f"{prefix}{key}", _writable(text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _writable(text: str) -> str:

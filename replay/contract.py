@@ -48,21 +48,37 @@ INHERITED = {
 }
 """Fields that vLLM's server takes from the model's generation_config.json, and their names there."""
 
-UNSUPPORTED = ("structured_outputs", "logits_processors")
+PROGRAMS = frozenset({"structured_outputs", "logits_processors"})
+"""Fields that hold a program or a grammar, which an engine in this process cannot carry out."""
+
+SERVER_DEFAULT = "server default"
+"""Source of a value that is left to the server, which does not tell it."""
+
+LEFT_TO_TEXT_SERVERS = ("presence_penalty", "frequency_penalty", "seed")
+"""Fields whose defaults a server that tells only text may have set otherwise, beside those of `INHERITED`."""
 
 
-def resolve_sampling(envelope: Envelope, generation_config: Mapping[str, Any]) -> dict[str, Setting]:
+def resolve_sampling(
+    envelope: Envelope, generation_config: Mapping[str, Any] | None, unsupported: frozenset[str] = PROGRAMS
+) -> dict[str, Setting]:
     """Every sampling field with its value and source: envelope, generation_config or engine default.
+
+    Args:
+        envelope: The request.
+        generation_config: What applies where it is silent, before the engine's default; None: the server has
+            defaults that it does not tell. Then they are left to it, and the value is None.
+        unsupported: Fields that the engine has no word for.
 
     Raises:
         BadInput: The envelope asks for something that this engine cannot do, where silence would change the
             answer; or the model's generation_config holds a value that cannot apply.
     """
     asked = envelope.sampling
-    for name in UNSUPPORTED:
-        if getattr(asked, name):
+    for name in sorted(unsupported):
+        value = getattr(asked, name)
+        if value and value != ENGINE_DEFAULTS.get(name):
             raise BadInput(
-                f"{envelope.request_id}: sampling.{name} cannot be replayed in-process",
+                f"{envelope.request_id}: sampling.{name} cannot be replayed on this engine",
                 "replay on the engine that recorded it, or remove the field to replay without it",
             )
     if asked.allowed_token_ids == []:
@@ -79,15 +95,26 @@ def resolve_sampling(envelope: Envelope, generation_config: Mapping[str, Any]) -
     resolved: dict[str, Setting] = {}
     for name, default in ENGINE_DEFAULTS.items():
         value = _stated_value(asked, name, None)
-        inherited = generation_config.get(INHERITED[name]) if name in INHERITED else None
+        inherited = (generation_config or {}).get(INHERITED.get(name, ""))
         if value is not None:
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
         elif inherited is not None:
             _check_inherited(name, inherited)
             resolved[name] = Setting(resolved=inherited, source="generation_config")
+        elif generation_config is None and name in INHERITED and name != "max_tokens":
+            resolved[name] = Setting(source=SERVER_DEFAULT)
         else:
             resolved[name] = Setting(resolved=default, source="engine default")
     return resolved
+
+
+def left_to_server(sampling: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The sampling of a request to a server that tells only text: what the envelope leaves out is not sent.
+
+    A seed above all: one of rip's own would make every sample of a statistic the same.
+    """
+    unsent = [name for name in LEFT_TO_TEXT_SERVERS if sampling[name].source != "envelope"]
+    return {**sampling, **dict.fromkeys(unsent, Setting(source=SERVER_DEFAULT))}
 
 
 def silent_defaults(sampling: Mapping[str, Setting]) -> str | None:
@@ -98,7 +125,9 @@ def silent_defaults(sampling: Mapping[str, Setting]) -> str | None:
     applied: dict[str, list[str]] = {}
     for name in telling:
         if sampling[name].source != "envelope":
-            applied.setdefault(sampling[name].source, []).append(f"{name}={sampling[name].resolved}")
+            known = sampling[name].source != SERVER_DEFAULT
+            said_of = f"{name}={sampling[name].resolved}" if known else name
+            applied.setdefault(sampling[name].source, []).append(said_of)
     if not applied:
         return None
     said = (f"{', '.join(values)} ({source})" for source, values in applied.items())
@@ -141,7 +170,7 @@ def misfits(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
     wanted = envelope.sampling.max_tokens or 0
     found: list[str] = []
     for check in (
-        lambda: resolve_sampling(envelope, {}),
+        lambda: resolve_sampling(envelope, {}, PROGRAMS),
         lambda: check_prompt(
             envelope.request_id, envelope.prompt_token_ids or (0,), wanted, sizes[0], sizes[1]
         ),

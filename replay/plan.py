@@ -28,6 +28,7 @@ class PlannedSequence:
         golden: Tokens to force, or None.
         sampling: Every sampling field with the value that applies.
         seed_offset: Added to the seed: which of the request's n samples this is.
+        envelope: The request as it was recorded; None for a synthetic neighbour.
     """
 
     sequence: int
@@ -37,6 +38,7 @@ class PlannedSequence:
     golden: tuple[int, ...] | None
     sampling: Mapping[str, Setting] = field(repr=False)
     seed_offset: int = 0
+    envelope: Envelope | None = field(default=None, repr=False)
 
     @property
     def recorded(self) -> bool:
@@ -119,13 +121,22 @@ def plan_batches(
                     golden=_golden_of(request, index),
                     sampling=request.sampling,
                     seed_offset=index % samples,
+                    envelope=request.envelope,
                 )
             )
     for start in range(0, len(recorded), batch_size):
         chosen = recorded[start : start + batch_size]
         present = {sequence.request_id for sequence in chosen}
         named = [
-            PlannedSequence(NOT_RECORDED, other.envelope.request_id, 0, other.prompt, None, other.sampling)
+            PlannedSequence(
+                NOT_RECORDED,
+                other.envelope.request_id,
+                0,
+                other.prompt,
+                None,
+                other.sampling,
+                envelope=other.envelope,
+            )
             for other in beside.requests
             if other.envelope.request_id not in present
         ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..schemas.envelope import Envelope
-from ..schemas.trace import Mode
+from ..schemas.envelope import Envelope, Expected
+from ..schemas.trace import Mode, SequenceResult
 from .capture.writer import SequenceInfo, TraceWriter
 from .engines.base import Engine, Finished, Rows
+from .findings import Findings
 from .plan import Batch
+from .tool_calls import with_calls
 
 Progress = Callable[[int, int, str], None]
 """Called with (generated tokens, tokens at most, stage and what is running)."""
@@ -21,8 +23,10 @@ class Outcome:
 
     Attributes:
         reason: `stop`, `length` or `golden`.
-        had_expected: Whether the envelope states tokens that this sequence should bring again.
-        mismatch: Step at which they were left; None where they came again, or were not stated.
+        had_expected: Whether the envelope states tokens (of an engine that tells only text: a text) that this
+            sequence should bring again.
+        mismatch: Step at which they were left, or character where there is only text; None where they came
+            again, or were not stated.
     """
 
     request_id: str
@@ -32,6 +36,15 @@ class Outcome:
     reason: str
     had_expected: bool
     mismatch: int | None
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What is known of the logits of one row."""
+
+    logits_hash: bytes | None
+    told: bytes
+    """Ids and log-probabilities of the top-K, as bytes."""
 
 
 class Recorder:
@@ -57,8 +70,8 @@ class Recorder:
         self._ids: set[int] = set()
         self._total = sum(sequence.most_tokens for sequence in planned)
         self._done = 0
-        self.first_hashes: list[bytes] = []
-        """Logits hashes of the first batch, in the order they were handed over."""
+        self.first_logits: list[Logits] = []
+        """Of the first batch, in the order they were handed over."""
         self.kept_tensors = False
         """Whether some row kept its tensors."""
 
@@ -76,7 +89,7 @@ class Recorder:
             plan = self._planned[event.sequence]
             self._writer.append(SequenceInfo(plan.request_id, plan.sample, len(plan.prompt)), event)
             if first:
-                self.first_hashes += logits_hashes(event)
+                self.first_logits += logits_of(event)
             self._remember(event, len(plan.prompt))
             self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
 
@@ -86,8 +99,7 @@ class Recorder:
 
     def token_text(self) -> dict[str, str]:
         """Text of every token id that occurs, so that a report can show words without the tokenizer."""
-        texts = {str(token): self._engine.text_of(token) for token in sorted(self._ids)}
-        return {token: text for token, text in texts.items() if text is not None}
+        return {str(token): text for token, text in self._engine.texts_of(sorted(self._ids)).items()}
 
     def outcomes(self, envelopes: Mapping[str, Envelope], mode: Mode) -> list[Outcome]:
         """How every recorded sequence ended.
@@ -101,8 +113,13 @@ class Recorder:
             expected = envelopes[plan.request_id].expected
             # What is expected is the first sample: the others of n run on other seeds.
             stated = expected is not None and mode == "free" and plan.seed_offset == 0
-            wanted = expected.token_ids if expected is not None and stated else None
             tokens, finished = self._tokens[sequence], self._finished[sequence]
+            wanted: Sequence[object] | None = None
+            came: Sequence[object] = tokens
+            if expected is not None and stated and self._engine.capabilities.token_ids:
+                wanted = expected.token_ids
+            elif expected is not None and stated:
+                wanted, came = _expected_text(expected), finished.text or ""
             found.append(
                 Outcome(
                     request_id=plan.request_id,
@@ -111,10 +128,36 @@ class Recorder:
                     text=finished.text,
                     reason=finished.reason,
                     had_expected=wanted is not None,
-                    mismatch=None if wanted is None else first_difference(tokens, wanted),
+                    mismatch=None if wanted is None else first_difference(came, wanted),
                 )
             )
         return found
+
+    def results(self) -> list[SequenceResult]:
+        """How every recorded sequence that came to its end did so, for the trace's header."""
+        found = []
+        for sequence, finished in sorted(self._finished.items()):
+            plan, timing = self._planned[sequence], finished.timing
+            found.append(
+                SequenceResult(
+                    sequence=sequence,
+                    request_id=plan.request_id,
+                    sample=plan.sample,
+                    reason=finished.reason,
+                    text=finished.text,
+                    ttft_s=timing.ttft_s if timing else None,
+                    itl_s=timing.itl_s if timing else None,
+                    latency_s=timing.latency_s if timing else None,
+                    answered_by=dict(finished.answered_by),
+                )
+            )
+        return found
+
+    def add_findings(self, findings: Findings) -> None:
+        """What the engine found out about sequences while it ran them."""
+        for sequence, finished in sorted(self._finished.items()):
+            for sentence in finished.findings:
+                findings.add(sentence, self._planned[sequence].request_id)
 
     def _remember(self, rows: Rows, prompt_tokens: int) -> None:
         ids = rows.token_ids.tolist()
@@ -128,12 +171,23 @@ class Recorder:
         self.kept_tensors = self.kept_tensors or any(rows.tensors)
 
 
-def logits_hashes(rows: Rows) -> list[bytes]:
-    """The logits hashes among these rows, in order."""
-    return [topk.logits_hash for topk in rows.topk if topk is not None and topk.logits_hash is not None]
+def _expected_text(expected: Expected) -> str | None:
+    """The recorded answer as an engine that tells only text tells it: calls of tools stand in it."""
+    if expected.text is None and not expected.tool_calls:
+        return None
+    return with_calls(expected.text or "", expected.tool_calls or ())
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+def logits_of(rows: Rows) -> list[Logits]:
+    """What is known of the logits of these rows, in order; rows without any are left out."""
+    return [
+        Logits(topk.logits_hash, topk.ids.tobytes() + topk.logprobs.tobytes())
+        for topk in rows.topk
+        if topk is not None
+    ]
+
+
+def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
     """First index at which two sequences differ; a strict prefix differs at its length; None: equal."""
     for index, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:

@@ -11,23 +11,25 @@ from .. import __version__
 from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput, Interrupted, OutputFailed, RipError
 from ..schemas.fingerprint import Fingerprint
-from ..schemas.trace import CaptureLevel, Lane, Mode, ObserverCheck, Request, Setting, TraceHeader
-from .capture.writer import TraceWriter
-from .contract import (
-    check_constraints,
-    check_prompt,
-    check_vocabulary,
-    redacted_sampling,
-    resolve_sampling,
-    silent_defaults,
+from ..schemas.trace import (
+    CaptureLevel,
+    EngineAbilities,
+    Lane,
+    Mode,
+    ObserverCheck,
+    Request,
+    Setting,
+    TraceHeader,
 )
+from .capture.writer import TraceWriter
 from .engines.base import Engine
 from .findings import Findings
-from .golden import Golden, golden_for
+from .golden import Golden
 from .identity import check_identity, runtime_difference, runtime_settings, unstated_identity
 from .observer import observe_again
-from .plan import Batch, Beside, Requested, plan_batches
+from .plan import Batch, Beside, plan_batches
 from .record import Outcome, Progress, Recorder
+from .requested import requested
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class Options:
         fill: Synthetic neighbours added to every batch.
         golden: Tokens of a golden trace, with its path; None takes them from the envelopes.
         allow_drift: Run although an identity hash differs, and record it.
-        lane: Name of this way to run.
         site_filter: The pattern that observed sites had to match, for the trace.
         load_seconds: What loading the engine took, for the trace.
         force: Replace a trace, or the rest of an unfinished one, that has the name already.
+        batch_size: Recorded sequences of a batch; None: as the engine's setting says.
     """
 
     mode: Mode = "free"
@@ -53,10 +55,10 @@ class Options:
     fill: int = 0
     golden: tuple[Golden, Path] | None = None
     allow_drift: bool = False
-    lane: str = "default"
     site_filter: str = ""
     load_seconds: float | None = None
     force: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,7 @@ class Result:
 def replay(
     envelopes: Sequence[Envelope],
     engine: Engine,
-    engine_name: str,
-    model: str,
+    lane: Lane,
     fingerprint: Fingerprint,
     options: Options,
     out: Path,
@@ -88,8 +89,7 @@ def replay(
     Args:
         envelopes: What to run, in this order; their request ids differ.
         engine: An opened engine. A seed whose scope is the worker starts with this call.
-        engine_name: Its registered name.
-        model: What the user called the model.
+        lane: What it is called and how it was opened; its settings are filled in here.
         fingerprint: The environment, model included; identity hashes are checked against it.
         options: How to run.
         out: The trace's path.
@@ -102,7 +102,7 @@ def replay(
         Interrupted: Likewise.
     """
     started = time.perf_counter()
-    _check_capabilities(engine, engine_name, options)
+    _check_capabilities(engine, lane.engine, options)
     findings = Findings()
     for sentence in unstated_identity(envelopes):
         findings.add(sentence)
@@ -110,22 +110,27 @@ def replay(
     for envelope in envelopes:
         for sentence in check_identity(envelope, fingerprint, options.allow_drift):
             findings.add(sentence, envelope.request_id)
-        difference = runtime_difference(envelope.runtime, engine_name, fingerprint)
+        difference = runtime_difference(envelope.runtime, lane.engine, fingerprint)
         if difference:
             findings.add(difference, envelope.request_id)
-        requests.append(_requested(envelope, engine, options, findings))
+        requests.append(requested(envelope, engine, options.mode, options.golden, findings))
+    for sentence in engine.findings:
+        findings.add(sentence)
     for name, setting in engine.settings.items():
         if setting.source == "lane" and not _took(setting):
             findings.add(
                 f"--set {name}={setting.resolved} did not take: the engine reports {setting.observed}"
             )
-    neighbours = [_requested(envelope, engine, Options(), Findings()) for envelope in options.neighbours]
+    neighbours = [requested(envelope, engine, "free", None, Findings()) for envelope in options.neighbours]
     beside = Beside(neighbours, options.fill, engine.vocab_size, engine.context_length)
-    batch_size = int(engine.settings["batch_size"].resolved)
-    batches = list(plan_batches(requests, options.repeat, batch_size, beside))
+    batched = engine.settings["batch_size"]
+    if options.batch_size is not None:
+        batched = Setting(requested=options.batch_size, resolved=options.batch_size, source="lane")
+    batches = list(plan_batches(requests, options.repeat, int(batched.resolved), beside))
     settings = {
-        **runtime_settings(envelopes[0].runtime, engine_name, fingerprint),
+        **runtime_settings(envelopes[0].runtime, lane.engine, fingerprint),
         **engine.settings,
+        "batch_size": batched,
         "repeat": Setting(resolved=options.repeat, source="lane"),
         "neighbours": Setting(resolved=len(neighbours) + options.fill, source="lane"),
     }
@@ -133,10 +138,16 @@ def replay(
     header = TraceHeader(
         tool_version=__version__,
         created=fingerprint.created,
-        lane=Lane(name=options.lane, engine=engine_name, model=model, settings=settings),
+        lane=lane.model_copy(update={"settings": settings}),
+        abilities=EngineAbilities(
+            modes=list(engine.capabilities.modes),
+            seed=engine.capabilities.seed,
+            token_ids=engine.capabilities.token_ids,
+            logprobs=engine.capabilities.logprobs,
+        ),
         mode=options.mode,
         capture=options.capture,
-        channel="eager" if observes else "",
+        channel=engine.channel if observes else "",
         requests=[
             Request(
                 request_id=request.envelope.request_id,
@@ -157,19 +168,17 @@ def replay(
     writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
     recorder = Recorder(writer, engine, batches, progress)
     try:
-        final = _execute(engine, batches, options, recorder, header, started)
+        final = _execute(engine, batches, options, recorder, header, started, findings)
         writer.finish(final)
     except KeyboardInterrupt:
-        raise _interrupted(writer) from None
+        raise _interrupted(writer, recorder, header) from None
     except OutputFailed:
         raise  # nothing more can be written; the message names what was
     except RipError as error:
-        kept = writer.abandon()
+        kept = _kept(writer, recorder, header)
         if kept is None:
             raise
-        raise type(error)(
-            f"{error.message}; {writer.rows_written} rows are kept in {kept}", error.fix
-        ) from error
+        raise type(error)(f"{error.message}; {kept[0]}", error.fix) from error
     finally:
         writer.close()
     by_id = {envelope.request_id: envelope for envelope in envelopes}
@@ -183,6 +192,7 @@ def _execute(
     recorder: Recorder,
     header: TraceHeader,
     started: float,
+    findings: Findings,
 ) -> TraceHeader:
     """Run every batch and the observer check → the header as it is known at the end."""
     observes = options.capture != "tokens"
@@ -195,9 +205,12 @@ def _execute(
     observer = ObserverCheck(state="not run", why="no sites were captured")
     if observes:
         recorder.say("observer check: again with taps off")
-        observer = observe_again(engine, batches[0], options.mode, recorder.first_hashes)
+        observer = observe_again(engine, batches[0], options.mode, recorder.first_logits)
         seconds["observer"] = round(time.perf_counter() - replayed, 6)
-    not_seen = header.not_seen
+    recorder.add_findings(findings)
+    for sentence in engine.findings:  # some are made while it runs
+        findings.add(sentence)
+    not_seen = engine.not_seen
     if options.capture == "tensors" and not recorder.kept_tensors:
         not_seen = [
             *not_seen,
@@ -207,20 +220,34 @@ def _execute(
         update={
             "observer": observer,
             "seconds": seconds,
+            "findings": findings.sentences(),
             "not_seen": not_seen,
+            "results": recorder.results(),
             "token_text": recorder.token_text(),
         }
     )
 
 
-def _interrupted(writer: TraceWriter) -> Interrupted:
-    kept = writer.abandon()
+def _interrupted(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> Interrupted:
+    kept = _kept(writer, recorder, header)
     if kept is None:
         return Interrupted("interrupted; nothing was recorded yet", "run the command again")
     return Interrupted(
-        f"interrupted; {writer.rows_written} rows are kept in {kept}",
-        f"rip query {kept} and rip diverge read them as they are",
+        f"interrupted; {kept[0]}", f"rip query {kept[1]} and rip diverge read them as they are"
     )
+
+
+def _kept(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> tuple[str, Path] | None:
+    """What a run that ends early leaves, in words, and where; None: nothing."""
+    results = recorder.results()
+    if results:
+        writer.update(header.model_copy(update={"results": results}))
+    folder = writer.abandon()
+    if folder is None:
+        return None
+    rows = writer.rows_written
+    what = f"{rows} rows are" if rows else f"{len(results)} {'texts are' if len(results) > 1 else 'text is'}"
+    return f"{what} kept in {folder}", folder
 
 
 def _check_capabilities(engine: Engine, name: str, options: Options) -> None:
@@ -231,60 +258,12 @@ def _check_capabilities(engine: Engine, name: str, options: Options) -> None:
             f"choose one of: {', '.join(engine.capabilities.modes)}",
         )
     if options.capture != "tokens" and not engine.capabilities.sites:
-        raise BadInput(f"the engine {name} shows no sites", "use --capture tokens")
-
-
-def _requested(envelope: Envelope, engine: Engine, options: Options, findings: Findings) -> Requested:
-    """One envelope with prompt, sampling and golden tokens, checked against the model."""
-    name = envelope.request_id
-    sampling = resolve_sampling(envelope, engine.sampling_defaults)
-    forced = options.mode != "free"
-    silent = None if forced else silent_defaults(sampling)
-    if silent:
-        findings.add(silent, name)
-    removed = redacted_sampling(envelope)
-    if removed and not forced:
+        raise BadInput(f"the engine {name} shows no sites here", "use --capture tokens")
+    if options.fill and not engine.capabilities.token_ids:
         raise BadInput(
-            f"{name}: sampling.{removed[0]} was redacted, so its tokens cannot be chosen as they were",
-            "replay the envelope that was not redacted, or force its tokens with a golden mode",
+            f"synthetic neighbours are token ids, and the engine {name} takes text",
+            "give --neighbours a request set in place of a number",
         )
-    unknown = envelope.unknown_fields()
-    if unknown:
-        findings.add(f"fields this rip does not know were kept: {', '.join(unknown)}", name)
-    prompt = _prompt(envelope, engine, findings)
-    has_tokenizer = engine.text_of(0) is not None
-    check_constraints(name, sampling, engine.vocab_size, has_tokenizer, forced)
-    golden: dict[int, tuple[int, ...]] = {}
-    if not forced:
-        wanted = int(sampling["max_tokens"].resolved)
-        if wanted == 0:
-            raise BadInput(
-                f"{name}: max_tokens is 0: there is nothing to generate",
-                "raise sampling.max_tokens, or score recorded tokens with --mode golden-prefill",
-            )
-    else:
-        trace, path = options.golden if options.golden else (None, None)
-        golden = golden_for(envelope, trace, path)
-        wanted = max(len(tokens) for tokens in golden.values())
-        for tokens in golden.values():
-            check_vocabulary(name, "the golden tokens", tokens, engine.vocab_size)
-    check_prompt(name, prompt, wanted, engine.vocab_size, engine.context_length)
-    return Requested(envelope, tuple(prompt), sampling, golden)
-
-
-def _prompt(envelope: Envelope, engine: Engine, findings: Findings) -> list[int]:
-    if envelope.prompt_token_ids is not None:
-        return envelope.prompt_token_ids
-    if envelope.prompt_text is None and not envelope.messages:
-        raise BadInput(
-            f"{envelope.request_id}: the prompt was redacted, token ids included",
-            "replay the envelope that was not redacted",
-        )
-    findings.add("token ids were made from text here; the envelope holds none", envelope.request_id)
-    try:
-        return engine.tokenize(envelope.prompt_text, envelope.messages, envelope.tools)
-    except BadInput as error:
-        raise BadInput(f"{envelope.request_id}: {error.message}", error.fix) from error
 
 
 def _took(setting: Setting) -> bool:

@@ -29,16 +29,16 @@ MAX_ENVELOPE_BYTES = 64 << 20
 
 # Part of the envelope (empty: its top), fields there that hold text, fields there that hold token ids.
 _PRIVATE_FIELDS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("", ("prompt_text", "messages", "tools"), ("prompt_token_ids",)),
+    ("", ("prompt_text", "messages", "tools", "request"), ("prompt_token_ids",)),
     (
         "sampling",
         ("stop", "bad_words", "structured_outputs", "logits_processors"),
         ("stop_token_ids", "logit_bias", "allowed_token_ids"),
     ),
-    ("expected", ("text",), ("token_ids",)),
+    ("expected", ("text", "reasoning", "tool_calls", "samples"), ("token_ids",)),
     ("runtime", (), ()),
     ("claim", (), ()),
-    ("context", (), ()),
+    ("context", ("error", "partial"), ()),
 )
 
 
@@ -98,6 +98,11 @@ class Expected(Record):
     """Of the chosen tokens, in nats; -Infinity is possible."""
     text: str | None = None
     finish_reason: str | None = None
+    reasoning: str | None = None
+    """What the engine told apart from the text as the model's reasoning."""
+    tool_calls: list[dict[str, Any]] | None = None
+    samples: list[Expected] | None = None
+    """Of n > 1: the samples after the first, which is this record itself."""
 
 
 class Context(Record):
@@ -110,6 +115,30 @@ class Context(Record):
     neighbours: list[str] | None = None
     """Request ids that ran in the same batch."""
     system_fingerprint: str | None = None
+    received: str | None = None
+    """When the recorder received the request: UTC, ISO 8601."""
+    route: str | None = None
+    """The endpoint that was asked, for example /v1/chat/completions."""
+    stream: bool | None = None
+    in_flight: int | None = None
+    """Other recorded requests that were being answered when this one came."""
+    status: int | None = None
+    """HTTP status of the answer."""
+    ttft_ms: float | None = None
+    """From sending the request on to the first byte of the answer's body."""
+    latency_ms: float | None = None
+    """From sending the request on to the end of the answer."""
+    served_model: str | None = None
+    """What the answer calls its model: an alias, no identity."""
+    response_id: str | None = None
+    raw: str | None = None
+    """File with the bytes of the answer, relative to the folder of the request set."""
+    finish_reason: str | None = None
+    """Why no whole answer came: `client disconnected`, `upstream broke off`, `recording ended`, `error`."""
+    error: str | None = None
+    partial: Expected | None = None
+    """What had come when an answer broke off."""
+    notes: list[str] | None = None
 
 
 class Envelope(Document):
@@ -126,6 +155,8 @@ class Envelope(Document):
     prompt_text: str | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
+    request: dict[str, Any] | None = None
+    """Whatever else the client stated, under its own names: `model`, `tool_choice`, `response_format`, …"""
     sampling: Sampling = Sampling()
     logprobs: Annotated[int, Field(ge=0)] | None = None
     runtime: Runtime = Runtime()

@@ -15,12 +15,13 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import base, change, claim, envelope, fingerprint, trace, verdict
+from . import base, change, check, claim, envelope, fingerprint, trace, verdict
 from .base import Document
 
 FOLDER = Path(__file__).parent / "json"
 
 DOCUMENTS: dict[str, type[Document]] = {
+    "check.json": check.Check,
     "drift.json": change.Drift,
     "envelope.json": envelope.Envelope,
     "fingerprint.json": fingerprint.Fingerprint,
@@ -53,7 +54,7 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
 def _field_descriptions() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for module in (base, change, claim, envelope, fingerprint, trace, verdict):
+    for module in (base, change, check, claim, envelope, fingerprint, trace, verdict):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = dict(_described_fields(node))

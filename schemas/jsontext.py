@@ -11,8 +11,6 @@ import math
 import re
 from typing import Any, NoReturn
 
-import rfc8785
-
 from .errors import BadInput
 
 JsonObject = dict[str, Any]
@@ -163,6 +161,8 @@ def from_written_integer(value: Any) -> Any:
 
 def canonical_json(value: Any) -> bytes:
     """RFC 8785 canonical form, after `exactly_representable`."""
+    import rfc8785  # here: taps in another engine's environment write no canonical JSON and may lack it
+
     return rfc8785.dumps(exactly_representable(value))
 
 

@@ -52,6 +52,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("topk_ids", "list<int32>?", "token id", "most likely next tokens, raw distribution, best first"),
     Column("topk_logits", "list<float32>?", "logit", "their raw logits; null where an engine gives none"),
     Column("topk_logprobs", "list<float32>?", "nat", "their raw log-probabilities"),
+    Column("next_logprob", "float32?", "nat", "raw log-probability of the NEXT token, chosen or forced"),
     Column("logsumexp", "float64?", "nat", "log of the sum of exp over all raw logits"),
     Column("logits_hash", "binary[16]?", "", "row hash of the raw logits over the whole vocabulary"),
     Column(
@@ -65,6 +66,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("num_tokens", "int32?", "tokens", "tokens of this sequence in that forward pass"),
     Column("padded_tokens", "int32?", "tokens", "padding in this sequence's row of that forward pass"),
     Column("cached_tokens", "int32?", "tokens", "tokens of this sequence already in the KV cache"),
+    Column("elapsed_s", "float64?", "s", "from sending the request until this token came; servers only"),
     Column("site_hash", "list<binary[16]>[{n}]?", "", "row hash per site; null element: not computed here"),
     Column("site_l2", "list<float32>[{n}]", "", "Euclidean norm per site; 0 where not computed"),
     Column("site_absmax", "list<float32>[{n}]", "", "largest magnitude per site; 0 where not computed"),
@@ -76,6 +78,9 @@ COLUMNS: tuple[Column, ...] = (
 
 SITE_COLUMNS = frozenset({"site_hash", "site_l2", "site_absmax", "site_sketch"})
 """Absent from a trace whose capture level is `tokens`."""
+
+LATER_COLUMNS = frozenset({"elapsed_s", "next_logprob"})
+"""Absent from traces that were written before they were invented."""
 
 
 class Site(Record):
@@ -135,6 +140,46 @@ class Lane(Record):
     engine: str
     model: str | None = None
     settings: dict[str, Setting] = {}
+    url: str | None = None
+    """The server that was called; absent: the engine ran in this process, or was started."""
+    api_key_env: str | None = None
+    """The environment variable that held the key for it; never the key."""
+    python: str | None = None
+    """Interpreter that an engine's server was started with."""
+    tap: str | None = None
+    """The folder that a running server's taps wrote to."""
+
+
+class EngineAbilities(Record):
+    """What the engine could do, as far as it limits what can be said of the trace."""
+
+    modes: list[Mode]
+    seed: bool
+    """A seed chooses the draws; without one no run can be asked to come again."""
+    token_ids: bool
+    """It tells the ids that it generated; else there is only text."""
+    logprobs: Literal["raw", "processed", "unknown", "none"]
+    """Whether log-probabilities are those before the logits processors and the temperature."""
+
+
+class SequenceResult(Record):
+    """How one sequence ended, and what a client saw of it."""
+
+    sequence: int
+    request_id: str
+    sample: int
+    reason: str
+    """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
+    text: str | None = None
+    """The generated text; all there is of an engine that tells no token ids."""
+    ttft_s: float | None = None
+    """Seconds from sending the request to the first token; None for engines in this process."""
+    itl_s: float | None = None
+    """Mean inter-token latency in seconds."""
+    latency_s: float | None = None
+    """Seconds from sending the request to the end of the answer."""
+    answered_by: dict[str, str] = {}
+    """What the server said of itself with the answer: `model`, `system_fingerprint`."""
 
 
 class ObserverCheck(Record):
@@ -154,6 +199,8 @@ class TraceHeader(Document):
     tool_version: str
     created: str
     lane: Lane
+    abilities: EngineAbilities | None = None
+    """Absent from traces that were written before it was recorded."""
     mode: Mode
     capture: CaptureLevel
     channel: str = ""
@@ -175,6 +222,8 @@ class TraceHeader(Document):
     """What a reader should know: drift that was allowed, settings that did not take, silent defaults."""
     not_seen: list[str] = []
     """What this trace cannot show, in sentences."""
+    results: list[SequenceResult] = []
+    """One for every recorded sequence that came to its end."""
     token_text: dict[str, str] = {}
     """Text of every token id that occurs (as a JSON key), so that reports can show words."""
 
@@ -209,6 +258,7 @@ def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
         "topk_ids": (pa.list_(required(pa.int32())), True),
         "topk_logits": (pa.list_(required(pa.float32())), True),
         "topk_logprobs": (pa.list_(required(pa.float32())), True),
+        "next_logprob": (pa.float32(), True),
         "logsumexp": (pa.float64(), True),
         "logits_hash": (pa.binary(HASH_BYTES), True),
         "sampler": (sampler, True),
@@ -217,6 +267,7 @@ def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
         "num_tokens": (pa.int32(), True),
         "padded_tokens": (pa.int32(), True),
         "cached_tokens": (pa.int32(), True),
+        "elapsed_s": (pa.float64(), True),
         "site_hash": (pa.list_(pa.field("element", pa.binary(HASH_BYTES)), max(n_sites, 1)), True),
         "site_l2": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),
         "site_absmax": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),

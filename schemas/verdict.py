@@ -38,6 +38,90 @@ class FirstToken(Record):
     margin_b: Real | None
     max_abs_logit_diff: Real | None
     """Over the token ids both top-K lists hold, in that distribution."""
+    max_abs_logprob_diff: Real | None = None
+    """The same of their log-probabilities, nats; all there is where an engine gives no logits."""
+
+
+class FirstLogprob(Record):
+    """The first place where log-probabilities differ at all, whether or not the tokens do."""
+
+    request_id: str
+    sample: int
+    step: int | None
+    """Of the token that the distribution chose, among generated tokens; None inside the prompt."""
+    position: int
+    """Of that token."""
+    max_abs_diff: Real
+    """Largest difference there, nats: over the candidates that both sides list, and the chosen token."""
+
+
+class FirstText(Record):
+    """The first differing character of the first sequence that is compared as text and differs."""
+
+    request_id: str
+    sample: int
+    character: int
+    """Index in the generated text."""
+    before: str
+    """The end of what both sides have before it."""
+    a: str
+    """How A goes on; empty: it ends there."""
+    b: str
+
+
+class Proportion(Record):
+    """A share with its Wilson 95 % interval."""
+
+    count: int
+    of: int
+    share: float
+    low: float
+    high: float
+
+
+class TraceAgreement(Record):
+    """Whether the samples of each request agree with one another. Requests with one sample do not count."""
+
+    samples: int
+    """N: samples of a request, the fewest of any that counts."""
+    most_samples: int
+    """The most of any."""
+    all_agree: Proportion
+    """TARr@N: requests whose N raw outputs are all equal."""
+
+
+class RequestAgreement(Record):
+    """The outputs of one request in both traces."""
+
+    request_id: str
+    by: Literal["token ids", "text"]
+    """What is compared between A and B: text where a side tells no token ids."""
+    samples_a: int
+    unique_a: int
+    """Different outputs among them: of token ids where the trace has any, else of texts."""
+    samples_b: int
+    unique_b: int
+    unique_both: int
+    """Different outputs among all samples of A and B."""
+    pairs: int
+    """Samples that both have."""
+    pairs_equal: int
+    """Those where sample i of A equals sample i of B."""
+
+
+class Agreement(Record):
+    """How often outputs agree where requests ran several times: shares and intervals; nothing is tested."""
+
+    a: TraceAgreement | None = None
+    """Absent: no request of A has several samples."""
+    b: TraceAgreement | None = None
+    both: TraceAgreement | None = None
+    """All samples of A and B together."""
+    pairs: Proportion | None = None
+    """Pairs (sample i of A, sample i of B) that are equal."""
+    requests: list[RequestAgreement] = []
+    notes: list[str] = []
+    """What limits it, in sentences."""
 
 
 class FirstSite(Record):
@@ -83,6 +167,9 @@ class Compared(Record):
     rows: int
     """(position, site) pairs compared by hash."""
     rows_differing: int
+    texts: int | None = None
+    """Sequences compared as text only, because a side tells no token ids; not among `sequences`."""
+    texts_differing: int | None = None
 
 
 class TraceRef(Record):
@@ -120,5 +207,13 @@ class Verdict(Document):
     compared: Compared
     max_abs_logit_diff: Real | None = None
     """Over all comparable positions."""
+    max_abs_logprob_diff: Real | None = None
+    """Of log-probabilities, nats, likewise."""
+    first_logprob: FirstLogprob | None = None
+    """Absent: no log-probability is known to differ."""
+    first_text: FirstText | None = None
+    """Absent: no sequence was compared as text, or none of those differs."""
+    agreement: Agreement | None = None
+    """Absent: every request ran once, on engines that take a seed."""
     not_seen: list[str] = []
     """What the comparison could not see, in sentences."""

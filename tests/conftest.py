@@ -61,6 +61,7 @@ def open_engine() -> Callable[..., HfEngine]:
     """
     import re
 
+    from rip.replay.engines.base import Opening
     from rip.replay.engines.hf import HfEngine
     from rip.schemas.envelope import Runtime
 
@@ -74,7 +75,17 @@ def open_engine() -> Callable[..., HfEngine]:
         **given: object,
     ) -> HfEngine:
         pattern = None if sites is None else re.compile(sites)
-        engine = HfEngine(folder, "0" * 64, {"threads": 1, **given}, Runtime(), topk, pattern, keep_positions)
+        engine = HfEngine(
+            Opening(
+                Runtime(),
+                topk,
+                pattern,
+                model=folder,
+                model_sha256="0" * 64,
+                given={"threads": 1, **given},
+                keep_positions=keep_positions,
+            )
+        )
         opened.append(engine)
         return engine
 

@@ -80,7 +80,7 @@
       hover.setAttribute("visibility", "visible");
       const first = plot.steps[index];
       const title = plot.width > 1 ? `steps ${first}–${first + plot.width - 1}` : `step ${first}`;
-      showTip(event, title, [["margin in A", plot.a[index]], ["margin in B", plot.b[index]], ["largest logit difference", plot.d[index]]]);
+      showTip(event, title, [["margin in A", plot.a[index]], ["margin in B", plot.b[index]], ["largest difference", plot.d[index]]]);
     });
   }
 
@@ -101,7 +101,7 @@
       const rows = [["", "A", "B"], ["token id", shown(tokens.ida[i]), shown(tokens.idb[i])]];
       if (tokens.pa[i] !== null || tokens.pb[i] !== null) rows.push(["probability", shown(tokens.pa[i]), shown(tokens.pb[i])]);
       if (tokens.ma[i] !== null || tokens.mb[i] !== null) rows.push(["margin", shown(tokens.ma[i]), shown(tokens.mb[i])]);
-      if (tokens.d[i] !== null) rows.push(["logit drift", tokens.d[i], ""]);
+      if (tokens.d[i] !== null) rows.push(["drift", tokens.d[i], ""]);
       showTip(event, title, rows);
     });
     section.addEventListener("pointerleave", leave);

@@ -2,7 +2,7 @@
 
 Axes: B sequences in the batch, T columns of the pass, H heads, S sites, W elements of a row, R rows.
 Every output is summarised when its module hands it over: while its values are in the CPU's cache, and
-before a later operation can overwrite them.
+before a later operation can overwrite them. What a GPU summarises is enqueued then, and fetched later.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import Enum
 
 import torch
 
+from .device import Pending, RepeatedOnDevice
 from .summarise import RepeatedRows, RowSummaries, summarise_tensor
 
 
@@ -21,7 +22,19 @@ class Layout(Enum):
 
     BATCH_FIRST = "[B or 1, T, …]: 1 where all sequences share the rows (rotary tables)"
     HEADS_FIRST = "[B, H, T, D]: a norm of queries or keys behind the transpose"
+    TIME_FIRST = "[T, B, …]: torch's recurrent and transformer modules, unless told otherwise"
+    CHANNELS_FIRST = "[B or 1, W, T]: convolutions"
+    TABLE = "[T, W]: rows that all sequences share (learned positions)"
     FLAT = "[B·T, …]: routers and experts"
+
+    def sequences(self, shape: torch.Size, batch: int) -> int:
+        """How many sequences have rows of their own in an output of this shape: B, or 1 for all."""
+        if self is Layout.TABLE:
+            return 1
+        return shape[0] if self in (Layout.BATCH_FIRST, Layout.CHANNELS_FIRST) else batch
+
+
+_MAY_BE_SHARED = (Layout.BATCH_FIRST, Layout.CHANNELS_FIRST, Layout.TABLE)
 
 
 def layout_of(tensor: torch.Tensor, batch: int, tokens: int) -> Layout | None:
@@ -40,8 +53,14 @@ def layout_of(tensor: torch.Tensor, batch: int, tokens: int) -> Layout | None:
         return Layout.BATCH_FIRST
     if len(shape) == 4 and shape[0] == batch and shape[2] == tokens and tokens not in (shape[1], shape[3]):
         return Layout.HEADS_FIRST
-    if len(shape) >= 1 and shape[0] == batch * tokens:
+    if len(shape) >= 3 and shape[:2] == (tokens, batch) and (tokens == 1 or tokens not in shape[2:]):
+        return Layout.TIME_FIRST
+    if len(shape) == 3 and shape[0] in (batch, 1) and shape[2] == tokens != shape[1]:
+        return Layout.CHANNELS_FIRST
+    if len(shape) >= 1 and shape[0] == batch * tokens and (tokens == 1 or tokens not in shape[1:]):
         return Layout.FLAT
+    if len(shape) == 2 and shape[0] == tokens != shape[1]:
+        return Layout.TABLE
     return None
 
 
@@ -61,17 +80,26 @@ class RowShape:
             some tokens went through the module.
         """
         shape = tensor.shape
+        turned: tuple[int, int] | None = None
         if self.layout is Layout.FLAT:
             fits = len(shape) >= 1 and shape[0] == batch * tokens
+        elif self.layout is Layout.TABLE:
+            fits = len(shape) == 2 and shape[0] == tokens
         elif self.layout is Layout.BATCH_FIRST:
             fits = len(shape) >= 2 and shape[1] == tokens and shape[0] in (batch, 1)
+        elif self.layout is Layout.TIME_FIRST:
+            fits, turned = len(shape) >= 3 and shape[:2] == (tokens, batch), (0, 1)
+        elif self.layout is Layout.CHANNELS_FIRST:
+            fits, turned = len(shape) == 3 and shape[0] in (batch, 1) and shape[2] == tokens, (1, 2)
         else:
-            fits = len(shape) == 4 and shape[0] == batch and shape[2] == tokens
-            tensor = tensor.transpose(1, 2) if fits else tensor
-        sequences = 1 if self.layout is Layout.BATCH_FIRST and shape[:1] == (1,) else batch
-        if not fits or tensor.numel() != sequences * tokens * self.width:
+            fits, turned = len(shape) == 4 and shape[0] == batch and shape[2] == tokens, (1, 2)
+        if not fits:
             return None
-        return tensor.reshape(sequences, tokens, self.width)
+        sequences = self.layout.sequences(shape, batch)
+        if tensor.numel() != sequences * tokens * self.width:
+            return None
+        tensor = tensor.detach()  # a program that trains has its own use for the graph
+        return (tensor.transpose(*turned) if turned else tensor).reshape(sequences, tokens, self.width)
 
 
 @dataclass(frozen=True)
@@ -104,11 +132,13 @@ class StepBlock:
         self.batch = batch
         self.summaries = RowSummaries.empty(steps * batch, sites)
         self.repeated = RepeatedRows(self.summaries)
+        self.on_device = RepeatedOnDevice(self.summaries)
         self.shared: set[int] = set()
         """Sites with one row that serves the whole batch."""
 
     def of_row(self, batch_row: int, steps: int) -> RowSummaries:
         """The first `steps` rows of one sequence, as views."""
+        self.on_device.settle()
         chosen = slice(batch_row, steps * self.batch, self.batch)
         whole = self.summaries
         return RowSummaries(
@@ -130,6 +160,7 @@ class LongPass:
             keep,
         )
         self._seen: set[int] = set()
+        self._pending = Pending()
         self._previous: tuple[torch.Tensor, int, int] | None = None
 
     def see(self, site: int, tensor: torch.Tensor) -> None:
@@ -140,7 +171,8 @@ class LongPass:
         previous, source = self._previous, None
         # A module that hands on its last child's tensor (mlp → down_proj): same rows, same summaries.
         if previous is not None and previous[0] is tensor and previous[1] == tensor._version:
-            source = previous[2]
+            # Those of a GPU are not here yet: it makes them once more.
+            source = previous[2] if tensor.is_cpu else None
         rows_BTW = None
         if source is None or self._keep is not None:
             rows_BTW = self._rows[site].of(tensor, self._batch, self._tokens)
@@ -155,13 +187,14 @@ class LongPass:
             row = segment.batch_row if rows_BTW.shape[0] > 1 else 0
             rows_RW = rows_BTW[row, segment.first_column : segment.first_column + segment.count]
             if source is None:
-                summarise_tensor(rows_RW, segment.out, segment.first_row, site)
+                summarise_tensor(rows_RW, segment.out, segment.first_row, site, self._pending)
             if self._keep is not None:
                 self._keep(segment.batch_row, segment.first_row, site, rows_RW)
         self._previous = (tensor, tensor._version, site)
 
     def end(self) -> None:
-        """Everything was summarised on the way."""
+        """Everything was summarised on the way, by the CPU."""
+        self._pending.settle()
 
 
 class StepPass:
@@ -187,14 +220,17 @@ class StepPass:
             return
         self._looked_at.add(site)
         batch, shape = self._block.batch, self._rows[site]
+        times = 1
         if tensor.numel() != batch * shape.width:
-            if shape.layout is not Layout.BATCH_FIRST or tensor.numel() != shape.width:
+            if shape.layout not in _MAY_BE_SHARED or tensor.numel() != shape.width:
                 return  # only some tokens went through this module
+            times = batch
             self._block.shared.add(site)
         else:
             self._block.shared.discard(site)
         # With T = 1 every layout has its rows in batch order; only the shape may say otherwise.
-        self._block.repeated.first(site, tensor, shape.width, self._first)
+        if tensor.is_cpu or not self._block.on_device.see(site, tensor, shape.width, self._first, times):
+            self._block.repeated.first(site, tensor, shape.width, self._first)
 
     def _keep_rows(self, site: int, tensor: torch.Tensor) -> None:
         rows_BTW = self._rows[site].of(tensor, self._block.batch, 1)
@@ -203,7 +239,8 @@ class StepPass:
                 self._keep(row, self._step, site, rows_BTW[row if rows_BTW.shape[0] > 1 else 0])
 
     def end(self) -> None:
-        """Give every sequence the rows that serve the whole batch."""
+        """Give every sequence the rows that serve the whole batch. (A GPU gave them already, and overwrites
+        what is copied here.)"""
         first, batch = self._first, self._block.batch
         for site in self._block.shared:
             _copy_site(

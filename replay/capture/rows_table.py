@@ -58,6 +58,9 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
             pa.float32(),
         ),
         "topk_logprobs": _lists([None if item is None else item.logprobs for item in topk], pa.float32()),
+        "next_logprob": pa.array(
+            [None if item is None else item.next_logprob for item in topk], pa.float32()
+        ),
         "logsumexp": pa.array([None if item is None else item.logsumexp for item in topk], pa.float64()),
         "logits_hash": pa.array([None if item is None else item.logits_hash for item in topk], pa.binary(16)),
         "sampler": pa.array(
@@ -79,6 +82,8 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
         columns[name] = pa.array(
             [None if shape is None else getattr(shape, name) for shape in rows.shapes], pa.int32()
         )
+    elapsed = rows.elapsed_s if rows.elapsed_s is not None else [None] * count
+    columns["elapsed_s"] = pa.array(elapsed, pa.float64())
     if "site_hash" in schema.names:
         columns |= _site_columns(schema, rows, count)
     if "tensors" in schema.names:

@@ -1,7 +1,8 @@
 """Summarising tensors, the entry point of the taps: row hash, L2, absmax and sketch of rows, without a copy.
 
 It knows torch tensors and where results go; the definitions live in `rowhash.py` and `sketch.py`, the fast
-kernel in `kernels.py`. Where numba is missing, or a dtype is rare, the numpy reference gives the same values.
+kernel in `kernels.py`, that of GPUs behind `device.py`. Where numba is missing, or a dtype is rare, the numpy
+reference gives the same values.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .sketch import F32, absmax_rows_reference, is_negative, l2_rows_reference, 
 
 if TYPE_CHECKING:
     import torch
+
+    from .device import Pending
 
 TICKET_BYTES = 32 * 1024
 """What a thread takes at a time: small enough to share a prefill evenly, large enough to be worth it."""
@@ -78,28 +81,44 @@ class RowSummaries:
         """The row hashes as 16-byte strings: void16[positions, sites], a view."""
         return digests(self.row_hash)
 
+    def same_bits(self, other: RowSummaries) -> bool:
+        """Whether everything is equal to the bit: a NaN equals itself, and −0 is not 0."""
+        arrays = ((self.row_hash, other.row_hash), (self.l2, other.l2), (self.absmax, other.absmax),
+                  (self.sketch, other.sketch))  # fmt: skip
+        return all(mine.tobytes() == theirs.tobytes() for mine, theirs in arrays)
 
-def summarise_tensor(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+
+def summarise_tensor(
+    tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int, pending: Pending | None = None
+) -> None:
     """Summarise the rows of one tensor: row r goes to `out[first_position + r, site]`.
 
     Args:
         tensor: [..., W]; the leading dimensions count as one, in row-major order. Rows may lie at any
             stride. A copy is made only where that leaves no single row stride, where the last dimension
-            is not contiguous, or where the tensor is not on the CPU.
+            is not contiguous, or where the tensor is on a device that has no kernel for it.
         out: Where the results go.
         first_position: First index on the first axis of the output.
         site: Index on the second axis of the output.
+        pending: Takes what a GPU only begins to compute here; the results are in `out` after its `settle`.
+            None waits for them.
 
     Raises:
         IndexError: The rows do not fit into the output.
     """
-    tensor, rows, row_stride = _as_rows(tensor)
+    if not tensor.is_cpu:
+        from .device import summarise_on_device
+
+        if summarise_on_device(tensor, out, first_position, site, pending):
+            return
+        tensor = tensor.cpu()
+    tensor, rows, row_stride = as_rows(tensor)
     positions, sites = out.l2.shape
     if not (0 <= site < sites and 0 <= first_position <= positions - rows):
-        raise IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {out.l2.shape}")
+        raise no_room(out, rows, first_position, site)
     work = _Work.of(out, tensor.dtype, rows, row_stride, tensor.shape[-1])
     if work is None:
-        _summarise_by_reference(tensor, out, first_position, site)
+        summarise_by_reference(tensor, out, first_position, site)
     elif rows:
         work.job[ADDRESS] = tensor.data_ptr()
         work.job[FIRST_SLOT] = first_position * sites + site
@@ -196,19 +215,33 @@ class _Work:
         return cls(out, rows, width * size, width, code, row_stride * size)
 
 
-def prepare_kernel() -> str:
-    """Compile the kernel ahead of the first use (about two seconds once, a tenth from numba's cache).
+def prepare_kernel(device: torch.device | None = None, dtype: torch.dtype | None = None) -> str:
+    """Compile the kernel ahead of the first use (about two seconds once, a tenth from a cache).
+
+    Args:
+        device: Where the rows will be; None for the CPU.
+        dtype: Theirs; needed with a device.
 
     Returns:
-        What will compute summaries: `numba`, or `numpy` where numba is not installed.
+        What will compute summaries: `triton`, else `numba`, or `numpy` where numba is not installed. For rows
+        on another device these two are followed by the reason why they are copied to the CPU.
     """
-    return "numba" if _kernel() else "numpy"
+    on_cpu = "numba" if _kernel() else "numpy"
+    if device is None or device.type == "cpu" or dtype is None:
+        return on_cpu
+    from .device import doubt_about
+
+    doubt = doubt_about(device, dtype)
+    return f"{on_cpu}, after a copy to the CPU: {doubt}" if doubt else "triton"
 
 
-def _as_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+def no_room(out: RowSummaries, rows: int, first_position: int, site: int) -> IndexError:
+    """The error of rows that do not fit into an output."""
+    return IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {out.l2.shape}")
+
+
+def as_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     """The tensor (or a copy that can be addressed), its number of rows, and their stride in elements."""
-    if not tensor.is_cpu:
-        tensor = tensor.cpu()
     shape, stride = tensor.shape, tensor.stride()
     if stride[-1] != 1 and shape[-1] > 1:
         tensor = tensor.contiguous()
@@ -224,10 +257,11 @@ def _as_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int, int]:
     return flat, flat.shape[0], flat.stride(0)
 
 
-def _summarise_by_reference(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+def summarise_by_reference(tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int) -> None:
+    """What `summarise_tensor` does with a tensor on the CPU, by the definitions: slow, and never wrong."""
     import torch
 
-    rows = tensor.detach().reshape(-1, tensor.shape[-1]).contiguous()
+    rows = tensor.detach().reshape(tensor.shape[:-1].numel(), tensor.shape[-1]).contiguous()
     narrow = rows.dtype in (torch.bfloat16, torch.float16)
     values = rows.to(torch.float32 if narrow else torch.float64).numpy()
     here = slice(first_position, first_position + len(values))

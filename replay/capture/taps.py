@@ -1,12 +1,13 @@
-"""Taps: forward hooks on a torch model that find its sites and observe them without changing a value.
+"""Taps on a torch model: they find its sites and observe them without changing a value.
 
-It knows modules, their names and what they return; what happens to an observed tensor is in passes.py.
+It knows modules, their names and how to stand in for their calls; what an output shows of the sites is in
+discovery.py, what happens to an observed tensor in passes.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -14,26 +15,19 @@ import torch
 from torch import nn
 
 from ...schemas.trace import Site
-from .passes import Keep, LongPass, RowShape, Segment, StepBlock, StepPass, layout_of
-
-ATTENTION_OUTPUT = "attn"
-"""Part name of the attention output before its projection (the input of o_proj)."""
+from .discovery import INPUT, UNOBSERVED, Axes, Discovery, FirstPass, Output, Span, some_of, tensors_of
+from .passes import Keep, LongPass, RowShape, Segment, StepBlock, StepPass
 
 OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 """What models call the linear layer behind the attention heads."""
 
-EXPERTS = "experts"
-"""What models call the group of experts behind a router."""
-
 RENAMED = (("h.", "layers."), ("blocks.", "layers."), ("decoder.", ""))
 """Beginnings of module paths that other model families use → the canonical ones."""
 
-_PROBE_BATCH, _PROBE_TOKENS = 2, 11  # no model has an axis of 11, so a shape tells its axes apart
+PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so a shape tells its axes apart
 
-_INPUT = -1
-"""In place of the index of an output: the first input of the attention's output projection."""
-
-_UNOBSERVED = -1
+Call = Callable[..., Any]
+"""Runs a module."""
 
 
 class Taps:
@@ -45,14 +39,14 @@ class Taps:
     """
 
     def __init__(self, model: nn.Module, wanted: re.Pattern[str] | None = None) -> None:
-        self._base = _base_model(model)
+        self.base = _base_model(model)
+        """The module whose children are observed."""
         self._wanted = wanted
         self.sites: list[Site] = []
         """In execution order."""
         self.not_seen: list[str] = []
-        self._rows: list[RowShape] = []
-        self._sources: dict[str, dict[int, list[int]]] = {}
-        """Module → index of the output → the site of each occurrence."""
+        self.rows: list[RowShape] = []
+        self._sources: dict[str, dict[Output, list[int]]] = {}
         self._see: Callable[[int, torch.Tensor], None] | None = None
         """What the pass that is being observed does with an output; None between passes."""
         self._occurrences: dict[int, int] = {}
@@ -68,109 +62,112 @@ class Taps:
                 through a mixture of experts.
             device: Where the ids go.
         """
-        self.sites, self.not_seen, self._rows, self._sources = [], [], [], {}
-        skipped: list[str] = []
-        handles: list[torch.utils.hooks.RemovableHandle] = []
-        for name, module in self._observed_modules():
-            handles += self._discovery_hooks(name, module, skipped)
-        count = _PROBE_BATCH * _PROBE_TOKENS
+        count = PROBE_BATCH * PROBE_TOKENS
         ids = (torch.arange(count, dtype=torch.int64) * vocab_size) // count
-        try:
-            with torch.no_grad():
-                forward(ids.view(_PROBE_BATCH, _PROBE_TOKENS).to(device))
-        finally:
-            for handle in handles:
-                handle.remove()
-        if skipped:
-            shown = ", ".join(skipped[:3]) + (" …" if len(skipped) > 3 else "")
-            self.not_seen.append(
-                f"{len(skipped)} outputs have no row of fixed width per token and were not captured: {shown}"
-            )
-
-    def _discovery_hooks(
-        self, name: str, module: nn.Module, skipped: list[str]
-    ) -> list[torch.utils.hooks.RemovableHandle]:
-        def found(index: int, part: str, tensor: torch.Tensor) -> None:
-            indices = self._sources.setdefault(name, {}).setdefault(index, [])
-            # Inside a group of experts the rows come in the order of the experts, not of the tokens.
-            in_experts = EXPERTS in name.split(".")[:-1]
-            layout = None if in_experts else layout_of(tensor, _PROBE_BATCH, _PROBE_TOKENS)
-            tokens = _PROBE_TOKENS * (1 if tensor.shape[:1] == (1,) else _PROBE_BATCH)
-            site = Site(
-                name=name,
-                occurrence=len(indices),
-                part=part,
-                module=type(module).__name__,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                width=tensor.numel() // tokens,
-            )
-            if self._wanted is not None and not self._wanted.search(site.label()):
-                indices.append(_UNOBSERVED)  # still counts, so that later occurrences keep their number
-            elif layout is None:
-                indices.append(_UNOBSERVED)
-                skipped.append(site.label())
-            else:
-                indices.append(len(self.sites))
-                self.sites.append(site)
-                self._rows.append(RowShape(layout, site.width))
-
-        def on_output(_module: nn.Module, _inputs: object, output: object) -> None:
-            tensors = _tensors_of(output)
-            with_rows = [index for index, tensor in tensors if layout_of(tensor, _PROBE_BATCH, _PROBE_TOKENS)]
-            for index, tensor in tensors:
-                # No part where only one output has rows: whether an attention returns its weights as
-                # well depends on its implementation, and must not rename its output.
-                part = "" if len(tensors) == 1 or with_rows == [index] else str(index)
-                found(index, part, tensor)
-
-        def on_input(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs and isinstance(inputs[0], torch.Tensor):
-                found(_INPUT, ATTENTION_OUTPUT, inputs[0])
-
-        projection = _attention_projection(module)
-        handles = [] if projection is None else [projection.register_forward_pre_hook(on_input)]
-        return [*handles, module.register_forward_hook(on_output)]
+        found = Discovery(self._wanted, PROBE_BATCH, PROBE_TOKENS)
+        with standing_in(self._showing(found)), torch.no_grad():
+            forward(ids.view(PROBE_BATCH, PROBE_TOKENS).to(device))
+        self._adopt(found)
 
     @contextmanager
-    def attached(self) -> Iterator[Taps]:
-        """The taps are on the model inside this context, and gone after it."""
-        tapped: list[nn.Module] = []
+    def first_pass(
+        self, spans: Sequence[Span], batch: int, tokens: int, axes: Axes | None = None
+    ) -> Iterator[FirstPass]:
+        """Learn the sites from a pass of somebody else's program, and record it on the way.
+
+        Args:
+            spans: The rows to record.
+            batch: B of this pass.
+            tokens: T of this pass.
+            axes: How the program lays out its tensors, where that was stated.
+
+        Raises:
+            BadInput: On leaving, where the sizes of this pass do not tell where the rows of a site lie.
+        """
+        found = FirstPass(self._wanted, batch, tokens, spans, self.base, axes)
+        with standing_in(self._showing(found)):
+            yield found
+        found.check()
+        self._adopt(found)
+        ran = {*self._sources, *found.without_tensors}
+        silent = [name for name, _ in self._observed_modules() if name not in ran]
+        if silent:
+            self.not_seen.append(
+                f"{len(silent)} modules did not run in the first pass and are not observed: {some_of(silent)}"
+            )
+
+    def _adopt(self, found: Discovery) -> None:
+        self.sites, self.rows, self._sources = found.sites, found.rows, found.sources
+        self.not_seen = [*self._compiled_inside(), *found.not_seen()]
+
+    def _showing(self, found: Discovery) -> dict[nn.Module, Callable[[Call], Call]]:
+        """Stand-ins that show what a module takes and returns."""
+        names = {module: name for name, module in self._observed_modules()}
+        attention_of = {
+            projection: (name, module)
+            for module, name in names.items()
+            if (projection := _attention_projection(module)) is not None
+        }
+
+        def showing(module: nn.Module, call: Call) -> Call:
+            def shown(*args: Any, **kwargs: Any) -> Any:
+                if module in attention_of and args and isinstance(args[0], torch.Tensor):
+                    found.see_input(*attention_of[module], args[0])
+                output = call(*args, **kwargs)
+                if module in names:
+                    found.see_output(names[module], module, output)
+                return output
+
+            return shown
+
+        return {
+            module: lambda call, module=module: showing(module, call)  # type: ignore[misc]
+            for module in {**names, **attention_of}
+        }
+
+    def observed(self) -> tuple[dict[nn.Module, list[int]], dict[nn.Module, dict[Output, list[int]]]]:
+        """Where sites lie: module → the sites of its first input, and module → output → its sites.
+
+        Sites are indices; a list has one for each time that the module runs, UNOBSERVED where it is no site.
+        """
         inputs: dict[nn.Module, list[int]] = {}
-        outputs: dict[nn.Module, dict[int, list[int]]] = {}
+        outputs: dict[nn.Module, dict[Output, list[int]]] = {}
         for name, module in self._observed_modules():
             observed = {
-                index: indices
-                for index, indices in self._sources.get(name, {}).items()
-                if any(site != _UNOBSERVED for site in indices)
+                which: indices
+                for which, indices in self._sources.get(name, {}).items()
+                if any(site != UNOBSERVED for site in indices)
             }
-            of_input = observed.pop(_INPUT, None)
+            of_input = observed.pop(INPUT, None)
             projection = _attention_projection(module)
             if of_input is not None and projection is not None:
                 inputs[projection] = of_input
             if observed:
                 outputs[module] = observed
-        try:
-            for module in {**inputs, **outputs}:
-                # Not forward hooks: they send every call of the module through torch's slow path, which
-                # costs more than the summaries. Torch calls this attribute in place of the module's own
-                # call, hooks included, so that the outputs seen are those that the model goes on with.
-                call = module._compiled_call_impl or module._call_impl
-                module._compiled_call_impl = self._tapped(call, inputs.get(module), outputs.get(module, {}))
-                tapped.append(module)
+        return inputs, outputs
+
+    @contextmanager
+    def attached(self) -> Iterator[Taps]:
+        """The taps are on the model inside this context, and gone after it."""
+        inputs, outputs = self.observed()
+        stand_ins = {
+            module: lambda call, module=module: self._tapped(
+                call, inputs.get(module), outputs.get(module, {})
+            )
+            for module in {**inputs, **outputs}
+        }
+        with standing_in(stand_ins):
             yield self
-        finally:
-            for module in tapped:
-                module._compiled_call_impl = getattr(module._compiled_call_impl, "untapped", None)
 
     def long_pass(
         self, segments: list[Segment], batch: int, tokens: int, keep: Keep | None
     ) -> AbstractContextManager[None]:
         """Observe one forward pass of `batch` sequences × `tokens` columns."""
-        return self._observing(LongPass(segments, batch, tokens, self._rows, keep))
+        return self._observing(LongPass(segments, batch, tokens, self.rows, keep))
 
     def step(self, block: StepBlock, step: int, keep: Keep | None) -> AbstractContextManager[None]:
         """Observe one decode step of a batch, the `step`-th of its block."""
-        return self._observing(StepPass(block, step, self._rows, keep))
+        return self._observing(StepPass(block, step, self.rows, keep))
 
     @contextmanager
     def _observing(self, current: LongPass | StepPass) -> Iterator[None]:
@@ -182,13 +179,26 @@ class Taps:
             self._see = None
 
     def _observed_modules(self) -> Iterator[tuple[str, nn.Module]]:
-        for path, module in self._base.named_modules():
-            if path and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+        compiled: tuple[str, ...] = ()
+        for path, module in self.base.named_modules():
+            if not path or path.startswith(compiled):
+                continue
+            if is_compiled(module):
+                compiled = (*compiled, f"{path}.")  # nothing calls the modules inside it one by one
+                if _is_wrapper(module):
+                    continue
+            if not isinstance(module, nn.ModuleList | nn.ModuleDict):
                 yield canonical_name(path), module
 
-    def _tapped(
-        self, call: Callable[..., Any], of_input: list[int] | None, observed: dict[int, list[int]]
-    ) -> Callable[..., Any]:
+    def _compiled_inside(self) -> list[str]:
+        compiled = [canonical_name(path) for path, module in self.base.named_modules() if is_compiled(module)]
+        if not compiled:
+            return []
+        return [
+            f"{len(compiled)} modules are compiled, and nothing inside them was observed: {some_of(compiled)}"
+        ]
+
+    def _tapped(self, call: Call, of_input: list[int] | None, observed: dict[Output, list[int]]) -> Call:
         """A module's call, with its input and outputs shown to the pass that is being observed.
 
         It runs hundreds of times a token, between operations that leave the caches cold: every call and
@@ -209,16 +219,14 @@ class Taps:
             if of_input is not None and args and isinstance(args[0], torch.Tensor):
                 self._see_any(of_input, args[0])
             output = call(*args, **kwargs)
-            for index, tensor in _tensors_of(output):
-                if index in observed:
-                    self._see_any(observed[index], tensor)
+            for which, tensor in tensors_of(output):
+                if which in observed:
+                    self._see_any(observed[which], tensor)
             return output
 
         usual = of_input is None and list(observed) == [0] and len(observed[0]) == 1
-        site = observed[0][0] if usual else _UNOBSERVED
-        chosen = plain if usual else any_form
-        chosen.untapped = None if call.__name__ == "_call_impl" else call  # type: ignore[attr-defined]
-        return chosen
+        site = observed[0][0] if usual else UNOBSERVED
+        return plain if usual else any_form
 
     def _see_any(self, indices: list[int], tensor: torch.Tensor) -> None:
         """Count which occurrence of the module this is, and let the pass see it if it is observed."""
@@ -227,17 +235,42 @@ class Taps:
         key = id(indices)
         occurrence = self._occurrences.get(key, 0)
         self._occurrences[key] = occurrence + 1
-        if occurrence < len(indices) and indices[occurrence] != _UNOBSERVED:
+        if occurrence < len(indices) and indices[occurrence] != UNOBSERVED:
             self._see(indices[occurrence], tensor)
 
 
-def _tensors_of(output: object) -> list[tuple[int, torch.Tensor]]:
-    """The tensors a module returned, each with its index in the returned tuple."""
-    if isinstance(output, torch.Tensor):
-        return [(0, output)]
-    if not isinstance(output, tuple | list):
-        return []
-    return [(index, item) for index, item in enumerate(output) if isinstance(item, torch.Tensor)]
+@contextmanager
+def standing_in(stand_ins: Mapping[nn.Module, Callable[[Call], Call]]) -> Iterator[None]:
+    """Each module's call is replaced by what its stand-in makes of it, until the context ends."""
+    before: list[tuple[nn.Module, Any]] = []
+    try:
+        for module, stand_in in stand_ins.items():
+            own = module._compiled_call_impl
+            # Not forward hooks: they send every call of the module through torch's slow path, which
+            # costs more than the summaries, and turn torch's fused transformer layers off. Torch calls
+            # this attribute in place of the module's own call, hooks included, so that the outputs seen
+            # are those that the model goes on with.
+            module._compiled_call_impl = stand_in(own or module._call_impl)
+            before.append((module, own))
+        yield
+    finally:
+        for module, own in reversed(before):
+            module._compiled_call_impl = own
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """True where torch.compile or torch.jit runs what is inside this module: its children are not called."""
+    return (
+        _is_wrapper(module)
+        or isinstance(module, torch.jit.ScriptModule)
+        or hasattr(module._compiled_call_impl, "_torchdynamo_orig_callable")
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """What torch.compile(module) returns; what is set on it is set on the module inside it."""
+    return isinstance(getattr(module, "_orig_mod", None), nn.Module)
 
 
 def canonical_name(path: str) -> str:

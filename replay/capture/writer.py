@@ -62,6 +62,8 @@ class TraceWriter:
         self._force = force
         self.parts = path.with_name(path.name + PARTS_SUFFIX)
         self._header = header
+        self._told: TraceHeader | None = None
+        """The header that the parts folder holds."""
         self._schema = arrow_schema(len(header.sites), keeps_tensors)
         self._options = parquet_options(self._schema)
         self._buffered: dict[int, list[pa.Table]] = defaultdict(list)
@@ -80,6 +82,10 @@ class TraceWriter:
         except OSError as error:
             raise self._write_failed(error) from None
 
+    def update(self, header: TraceHeader) -> None:
+        """What is known by now, its sites unchanged: parts that are flushed from here on say so."""
+        self._header = header
+
     def append(self, info: SequenceInfo, rows: Rows) -> None:
         """Take over consecutive rows of one sequence."""
         table = table_of(self._schema, info, rows)
@@ -92,14 +98,19 @@ class TraceWriter:
     def flush(self) -> None:
         """Write everything buffered as one part."""
         self._flushed_at = time.monotonic()
-        if not self._buffered:
+        news = self._header is not self._told and bool(self._header.results)
+        if not self._buffered and not news:
             return
         part = self._part(self._part_count)
         unfinished = self.parts / f".{part.name}.unfinished"
         try:
             if not self._part_count:
                 self.parts.mkdir(mode=0o700, exist_ok=True)
-                _write_private(self.parts / "header.json", self._header.to_json())
+            if self._header is not self._told:
+                about = self.parts / "header.json"
+                _write_private(about.with_name(".header.json"), self._header.to_json())
+                about.with_name(".header.json").rename(about)
+                self._told = self._header
             with _parquet_writer(unfinished, self._schema, self._options, self._header) as writer:
                 places: list[tuple[int, int, int, int]] = []
                 for sequence in sorted(self._buffered):

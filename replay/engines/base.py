@@ -5,11 +5,14 @@ Engines are registered as `name → "module:Class"`, so that naming them imports
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ...schemas.envelope import Runtime
 from ...schemas.errors import BadInput
 from ...schemas.trace import Mode, Setting, Site
 
@@ -19,7 +22,17 @@ if TYPE_CHECKING:
     from ..capture.summarise import RowSummaries
     from ..plan import Batch
 
-ENGINES: dict[str, str] = {"hf": "rip.replay.engines.hf:HfEngine"}
+ENGINES: dict[str, str] = {
+    "hf": "rip.replay.engines.hf:HfEngine",
+    "vllm": "rip.replay.engines.http.vllm:VllmEngine",
+    "llama.cpp": "rip.replay.engines.http.llama_cpp:LlamaCppEngine",
+    "sglang": "rip.replay.engines.http.sglang:SglangEngine",
+    "tgi": "rip.replay.engines.http.tgi:TgiEngine",
+    "ollama": "rip.replay.engines.http.ollama:OllamaEngine",
+    "tensorrt-llm": "rip.replay.engines.http.trtllm:TrtLlmEngine",
+    "openai": "rip.replay.engines.http.openai:OpenAiEngine",
+    "deepinfer": "rip.replay.engines.deepinfer:ENGINE",
+}
 
 
 @dataclass(frozen=True)
@@ -28,8 +41,63 @@ class Capabilities:
 
     modes: tuple[Mode, ...]
     sites: bool
+    """Layers can be observed."""
     logits_hash: bool
+    """Equal logits can be proved; else only log-probabilities can be compared."""
     seed: bool
+    """A seed chooses the draws."""
+    token_ids: bool = True
+    """Takes a prompt as token ids, and tells the ids that it generated. Else there is only text."""
+    most_topk: int | None = None
+    """Largest K of the distributions it tells; 0: none at all, None: no limit."""
+    logprobs: Literal["raw", "processed", "unknown", "none"] = "raw"
+    """Whether they are those before the logits processors and the temperature."""
+    batch: Literal["static", "concurrent"] = "static"
+    """`static`: the sequences of a batch share every forward pass. `concurrent`: they are sent together, and
+    the engine's scheduler decides."""
+    starts: bool = True
+    """rip can start it, and so start it again; else it is only called by its URL."""
+    cancels: bool = True
+    """A request that nobody waits for any more is stopped."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Everything an engine may need to open.
+
+    Attributes:
+        model: A model folder or GGUF file; None where only a server's name for it is known.
+        model_name: What the user called the model; None: what the server serves.
+        model_sha256: Digest of its weights; None without `model`.
+        url: The server to call; None: the engine runs in this process or is started.
+        api_key: For the server, never written anywhere.
+        python: Interpreter of the engine's own environment.
+        given: Parsed `--set` values.
+        runtime: The runtime of the (first) envelope.
+        topk: K of the recorded distributions.
+        sites: Which sites to observe: None for none, else a pattern for their labels.
+        keep_positions: Positions whose rows are kept whole, or None to keep none.
+        mode: What will be run.
+        tap: The folder that a running server's taps write to (see vllm_tap).
+        log: Where a started server's output goes.
+        say: Told what is being waited for.
+    """
+
+    runtime: Runtime
+    topk: int
+    sites: re.Pattern[str] | None = None
+    model: Path | None = None
+    model_name: str | None = None
+    model_sha256: str | None = None
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    python: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    keep_positions: range | None = None
+    mode: Mode = "free"
+    tap: Path | None = None
+    log: Path | None = None
+    say: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +111,11 @@ class Rows:
         forced: Whether the generated tokens among them were forced.
         topk: The next-token distribution of each row, None where it was not computed.
         samplers: What chose the NEXT token of each row, or None.
-        shapes: The forward pass that computed each row; None for a last token never fed to the model.
+        shapes: The forward pass that computed each row; None where it is not known, and for a last token,
+            which is never fed to the model.
         summaries: Site summaries of the R rows, or None where none were captured.
         tensors: Per row, kept rows as (site, raw bytes).
+        elapsed_s: Seconds from sending the request to receiving each token; None where it was not measured.
     """
 
     sequence: int
@@ -57,6 +127,7 @@ class Rows:
     shapes: list[ExecutionShape | None]
     summaries: RowSummaries | None = None
     tensors: list[list[tuple[int, bytes]]] = field(default_factory=list)
+    elapsed_s: list[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +146,8 @@ class TopK:
     logsumexp: float | None
     """nats, over the whole vocabulary"""
     logits_hash: bytes | None
+    next_logprob: float | None = None
+    """Of the token that followed, chosen or forced, whether it is among the K or not; nats."""
 
 
 @dataclass(frozen=True)
@@ -102,30 +175,71 @@ class ExecutionShape:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """What a client waited, in seconds."""
+
+    ttft_s: float | None
+    """From sending the request to the first token."""
+    itl_s: float | None
+    """Mean time between tokens."""
+    latency_s: float
+    """From sending the request to the end of the answer."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """A sequence ended."""
 
     sequence: int
     reason: str
-    """`stop`, `length`, or `golden` when the recorded tokens ran out."""
+    """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
     text: str | None
+    timing: Timing | None = None
+    answered_by: Mapping[str, str] = field(default_factory=dict)
+    """What the server said of itself with the answer: `model`, `system_fingerprint`."""
+    findings: tuple[str, ...] = ()
+    """What a reader of the trace should know of this sequence."""
 
 
 class Engine(Protocol):
-    """One engine, opened by its constructor, ready to run batches."""
+    """One engine, opened by its constructor from an `Opening`, ready to run batches."""
 
     capabilities: Capabilities
+    """Of the class: at most this. Of the opened engine: this."""
     settings: Mapping[str, Setting]
-    """Every setting in its three readings."""
+    """Every setting in its three readings; `batch_size` is always among them."""
     vocab_size: int
+    """2^31 − 1 where it is not known."""
     context_length: int
-    sampling_defaults: Mapping[str, Any]
-    """What the model's generation_config says."""
+    """Likewise."""
+    sampling_defaults: Mapping[str, Any] | None
+    """What applies where the envelope is silent, in the words of generation_config.json; None: the server
+    has defaults of its own and does not tell them."""
+    unsupported_sampling: frozenset[str]
+    """Sampling fields that this engine has no word for."""
     sites: list[Site]
     not_seen: list[str]
+    findings: list[str]
+    """What a reader should know of how it was opened."""
+    channel: str
+    """How sites are observed: `eager`, `graph`, `compiled`; empty without sites."""
     row_hash: str
-    """Name of the row hash (also of the logits hash)."""
+    """Name of the row hash (also of the logits hash); empty where nothing is hashed."""
     sketch: str
+    pid: int | None
+    """The process of a server that was started; None: in this process, or elsewhere."""
+
+    @staticmethod
+    def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
+        """Read `key=value` texts.
+
+        Args:
+            pairs: As `--set` gives them; the last one of a key applies.
+            starts: Whether the engine will be started, so that its own settings can be chosen.
+
+        Raises:
+            BadInput: An unknown key or a value that does not fit.
+        """
 
     def reset(self) -> None:
         """As after opening: a seed whose scope is the worker starts again."""
@@ -135,13 +249,17 @@ class Engine(Protocol):
     ) -> list[int]:
         """Token ids of a prompt text, or of chat messages and tools through the model's template."""
 
-    def text_of(self, token_id: int) -> str | None:
-        """The text of one token, for display; None without a tokenizer."""
+    def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
+        """The texts of single tokens, for display; those that are not known are left out."""
+
+    def has_tokenizer(self) -> bool:
+        """Whether stop strings and bad words can be looked for."""
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch and hand over rows as they are computed.
 
-        Run again, the same batch hands over the same rows in the same order: the observer check relies on it.
+        Run again, a static batch hands over the same rows in the same order; a concurrent one the same rows
+        of every sequence in the same order.
 
         Args:
             batch: What to run.
@@ -150,16 +268,28 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free what the engine holds, and stop the server that it started."""
 
 
 def engine_class(name: str) -> Any:
-    """The class of a registered engine.
+    """The class of a registered engine, or of `module:Class` (see offline.py for what that must be).
 
     Raises:
         BadInput: No engine of that name.
     """
-    if name not in ENGINES:
-        raise BadInput(f"unknown engine {name!r}", f"choose one of: {', '.join(sorted(ENGINES))}")
-    module, _, attribute = ENGINES[name].partition(":")
+    target = ENGINES.get(name)
+    if target is None and ":" in name:
+        from .offline import load_offline
+
+        return load_offline(name)
+    if target is None:
+        raise BadInput(
+            f"unknown engine {name!r}",
+            f"choose one of: {', '.join(sorted(ENGINES))}, or give module:Class of an engine of your own",
+        )
+    module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+UNKNOWN_LENGTH = 2**31 - 1
+"""Vocabulary or context of a server that does not tell its own."""

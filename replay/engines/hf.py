@@ -5,39 +5,33 @@ itself is in hf_loop.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...schemas.envelope import Runtime
 from ...schemas.errors import BadInput
 from ...schemas.trace import Mode, Site
 from ..capture.rowhash import ROW_HASH_NAME
 from ..capture.sketch import SKETCH_NAME
 from ..capture.taps import Taps
+from ..contract import PROGRAMS
 from ..plan import Batch, PlannedSequence
-from .base import Capabilities, Finished, Rows
+from .base import Capabilities, Finished, Opening, Rows
 from .hf_forward import model_errors
 from .hf_load import folder_of, load_model, load_tokenizer
 from .hf_loop import BatchRun
 from .hf_sampling import Sampler, StopRule, UniformDraws
-from .hf_settings import resolve_settings
+from .hf_settings import parse_settings, resolve_settings
 
 
 class HfEngine:
     """A causal language model in this process.
 
     Args:
-        path: A model folder or a GGUF file.
-        model_sha256: Digest of its weights (names the converted form of a GGUF).
-        given: Parsed `--set` values.
-        runtime: The runtime of the (first) envelope.
-        topk: K of the recorded distributions.
-        sites: Which sites to observe: None for none, else a pattern for their labels.
-        keep_positions: Positions whose rows are kept whole, or None to keep none.
+        opening: What to open; its model is a folder or a GGUF file.
 
     Raises:
         EngineFailed, BadInput: The model cannot be loaded or a setting does not fit.
@@ -46,27 +40,34 @@ class HfEngine:
     capabilities = Capabilities(
         modes=("free", "golden-decode", "golden-prefill"), sites=True, logits_hash=True, seed=True
     )
+    unsupported_sampling = PROGRAMS
+    channel = "eager"
+    pid = None
 
-    def __init__(
-        self,
-        path: Path,
-        model_sha256: str,
-        given: Mapping[str, Any],
-        runtime: Runtime,
-        topk: int,
-        sites: re.Pattern[str] | None,
-        keep_positions: range | None = None,
-    ) -> None:
-        folder = folder_of(path, model_sha256)
-        self.topk = topk
-        self.keep_positions = keep_positions
-        self.settings = resolve_settings(given, runtime, _config_dtype(folder))
+    def __init__(self, opening: Opening) -> None:
+        if opening.url is not None or opening.python is not None:
+            raise BadInput(
+                "the engine hf runs in this process: it takes no --url and no --python",
+                "choose the engine that serves there with --engine",
+            )
+        if opening.model is None or opening.model_sha256 is None:
+            raise BadInput("the engine hf needs a model", "give a folder or a GGUF file with --model")
+        folder = folder_of(opening.model, opening.model_sha256)
+        self.topk = opening.topk
+        self.keep_positions = opening.keep_positions
+        self.findings: list[str] = []
+        self.settings = resolve_settings(opening.given, opening.runtime, _config_dtype(folder))
         self._before = _ProcessState()
         try:
-            self._open(folder, sites)
+            self._open(folder, opening.sites)
         except BaseException:
             self.close()
             raise
+
+    @staticmethod
+    def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
+        """Read `key=value` texts (see `hf_settings.parse_settings`)."""
+        return parse_settings(pairs)
 
     def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
         """Load the model under the resolved settings and find its sites."""
@@ -141,11 +142,15 @@ class HfEngine:
 
         return tokenize(self.tokenizer, text, messages, tools)
 
-    def text_of(self, token_id: int) -> str | None:
-        """The text of one token, for display."""
+    def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
+        """The texts of single tokens, for display."""
         if self.tokenizer is None:
-            return None
-        return str(self.tokenizer.decode([token_id]))
+            return {}
+        return {token: str(self.tokenizer.decode([token])) for token in token_ids}
+
+    def has_tokenizer(self) -> bool:
+        """Whether stop strings and bad words can be looked for."""
+        return self.tokenizer is not None
 
     def reset(self) -> None:
         """As after opening: a seed whose scope is the worker starts again."""
@@ -185,11 +190,18 @@ class HfEngine:
 
     def stop_rule_for(self, sequence: PlannedSequence) -> StopRule:
         """When this sequence ends."""
-        return StopRule(sequence, self._eos, self.decode if self.tokenizer is not None else None)
+        return StopRule(sequence, self._eos, self._whole_text if self.tokenizer is not None else None)
 
     def decode(self, tokens: list[int]) -> str:
-        """Text of generated tokens."""
-        return str(self.tokenizer.decode(tokens)) if self.tokenizer is not None else ""
+        """Text of generated tokens as servers tell it: without special ones, such as that of the end."""
+        if self.tokenizer is None:
+            return ""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def _whole_text(self, tokens: list[int]) -> str:
+        """Text of generated tokens, special ones too: a stop string may be one."""
+        assert self.tokenizer is not None
+        return str(self.tokenizer.decode(tokens))
 
 
 class _ProcessState:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ...schemas.errors import BadInput
-from ...schemas.trace import Mode
+from ...schemas.trace import Mode, Setting
+from ..capture.distribution import top_k_of_rows, with_next
 from ..capture.passes import Segment, StepBlock
 from ..capture.taps import Taps
-from ..plan import Batch
+from ..plan import Batch, PlannedSequence
 from .base import ExecutionShape, Finished, Rows
-from .hf_distribution import top_k_of_rows
 from .hf_forward import Forward
 from .hf_live import Live
 
 if TYPE_CHECKING:
-    from .hf import HfEngine
+    from .hf_sampling import Sampler, StopRule
 
 BLOCK = 64
 """Decode steps whose rows are handed over together; what a killed run loses beside the writer's buffer. A
@@ -33,10 +33,32 @@ SCORING_ROWS = 64
 """Rows of logits that are summarised together in golden-prefill: bounds the copies at 64 × V."""
 
 
+class Host(Protocol):
+    """What the loop needs of the engine that it runs in."""
+
+    model: Any
+    device: torch.device
+    settings: dict[str, Setting]
+    context_length: int
+    topk: int
+    pad: int
+    """A token id for padding."""
+    keep_positions: range | None
+
+    def sampler_for(self, sequence: PlannedSequence) -> Sampler:
+        """What chooses the tokens of a sequence."""
+
+    def stop_rule_for(self, sequence: PlannedSequence) -> StopRule:
+        """When a sequence ends."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of generated tokens."""
+
+
 class BatchRun:
     """One batch on its way through the model."""
 
-    def __init__(self, engine: HfEngine, batch: Batch, mode: Mode, taps: Taps | None) -> None:
+    def __init__(self, engine: Host, batch: Batch, mode: Mode, taps: Taps | None) -> None:
         self._engine = engine
         self._taps = taps
         self._forced = mode != "free"
@@ -194,9 +216,14 @@ class BatchRun:
 
     def _score_rows(self, live: Live, logits_RV: torch.Tensor) -> None:
         """The distributions of the rows that the pass has just computed."""
+        following = (*live.plan.prompt, *(live.plan.golden or ()))[live.first_position + 1 :]
         for start in range(0, len(logits_RV), SCORING_ROWS):
-            found = top_k_of_rows(logits_RV[start : start + SCORING_ROWS], self._engine.topk)
-            live.topk[start : start + len(found)] = found
+            part_RV = logits_RV[start : start + SCORING_ROWS]
+            found = top_k_of_rows(part_RV, self._engine.topk)
+            for row, (topk, logits_V) in enumerate(zip(found, part_RV, strict=True), start):
+                # Without golden tokens nothing follows the prompt.
+                known = row < len(following)
+                live.topk[row] = with_next(topk, logits_V, following[row]) if known else topk
 
     def _choose(self, logits_BV: torch.Tensor) -> list[int]:
         """Choose every sequence's next token; complete the row it follows from.
@@ -209,11 +236,11 @@ class BatchRun:
         fed: list[int] = torch.argmax(logits_BV, dim=-1).tolist()
         found = top_k_of_rows(logits_BV[[live.batch_row for live in active]], self._engine.topk)
         for live, topk in zip(active, found, strict=True):
-            live.topk[-1] = topk
             logits_V = logits_BV[live.batch_row].float().cpu()
             chosen, live.samplers[-1] = live.sampler.choose(logits_V, live.tokens)
             golden, step = live.plan.golden, len(live.tokens) - len(live.plan.prompt)
             fed[live.batch_row] = chosen if golden is None else golden[step]
+            live.topk[-1] = with_next(topk, logits_V, fed[live.batch_row])
             live.tokens.append(fed[live.batch_row])
         return fed
 

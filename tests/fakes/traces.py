@@ -20,6 +20,7 @@ from rip.schemas.trace import (
     SKETCH_SIZE,
     Lane,
     Request,
+    SequenceResult,
     Setting,
     Site,
     TraceHeader,
@@ -53,6 +54,9 @@ class Sequence:
     sample: int = 0
     cell: str = ""
     draws: np.ndarray | None = None  # float64[T]: the sampler's uniform draws
+    next_logprob: np.ndarray | None = None  # float32[T]: of the token that came next
+    tells_logits: bool = True  # False: log-probabilities only, as a server without taps
+    tells_shapes: bool = True  # False: likewise
 
     @property
     def length(self) -> int:
@@ -146,6 +150,21 @@ def disturb_logits(target: Sequence, position: int, size: float = 0.01) -> None:
     target.logits_hash[position, 0] ^= np.uint64(1)
     target.topk_logits[position, 0] += np.float32(size)
     target.topk_logprobs[position, 0] += np.float32(size)
+
+
+def as_a_server_tells(target: Sequence) -> Sequence:
+    """The same sequence as a server without taps tells it: logprobs of generated tokens, no shapes."""
+    target.tells_logits = target.tells_shapes = False
+    target.has_logits[: target.prompt_length - 1] = False
+    return target
+
+
+def result(
+    text: str | None, request_id: str = "r0", sample: int = 0, sequence: int = 0, **about: Any
+) -> SequenceResult:
+    """How a sequence ended."""
+    said = {"reason": "stop", **about}
+    return SequenceResult(sequence=sequence, request_id=request_id, sample=sample, text=text, **said)
 
 
 def header(sites: list[Site], request_ids: Iterable[str] = ("r0",), **changes: Any) -> TraceHeader:
@@ -244,11 +263,15 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
         "phase": pa.DictionaryArray.from_arrays(pa.array(generated.astype(np.int32)), ["prompt", "decode"]),
         "token_id": pa.array(rows.tokens),
         "forced": pa.array(rows.forced),
+        "elapsed_s": pa.nulls(n, pa.float64()),
+        "next_logprob": pa.nulls(n, pa.float32())
+        if rows.next_logprob is None
+        else pa.array(rows.next_logprob, mask=no_logits),
         "topk_ids": _lists(rows.topk_ids, no_logits),
-        "topk_logits": _lists(rows.topk_logits, no_logits),
+        "topk_logits": _lists(rows.topk_logits, no_logits | (not rows.tells_logits)),
         "topk_logprobs": _lists(rows.topk_logprobs, no_logits),
         "logsumexp": pa.array(np.full(n, 6.0), mask=no_logits),
-        "logits_hash": _binaries(rows.logits_hash, ~no_logits),
+        "logits_hash": _binaries(rows.logits_hash, ~no_logits & rows.tells_logits),
         "sampler": pa.array(
             [None] * n
             if rows.draws is None
@@ -260,7 +283,10 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
             ],
             schema.field("sampler").type,
         ),
-    } | {name: pa.array(values) for name, values in rows.shapes.items()}
+    } | {
+        name: pa.array(values, mask=None if rows.tells_shapes else np.ones(n, bool))
+        for name, values in rows.shapes.items()
+    }
     for name, text in constant.items():
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), [text])
     if "site_hash" in schema.names:

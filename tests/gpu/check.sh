@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What needs a real GPU: run it from a checkout on a machine that has one.
 #
-#   tests/gpu/check.sh [part …]      parts: fingerprint (default: all)
+#   tests/gpu/check.sh [part …]      parts: fingerprint capture graph (default: all)
 #   OUT=DIR                          where the results go (default: ./gpu-check)
-#   PYTHON=FILE                      a Python with rip and, for the comparison, torch with CUDA
+#   PYTHON=FILE                      a Python with rip, torch with CUDA and, for capture and graph, Triton and numba
 #
 # It only reads: no setting of the GPU is changed. Exit code 0: every check held, 1: one did not.
 set -euo pipefail
@@ -51,7 +51,25 @@ part_fingerprint() {
   done | tee "$OUT/fingerprint-seconds.txt"
 }
 
+# Runs one part of capture_check.py and shows what it measured.
+capture_check() {
+  check "capture-$1" timeout 300 env PYTHONUNBUFFERED=1 "$PYTHON" tests/gpu/capture_check.py "$1"
+  cat "$OUT/capture-$1.log"
+}
+
+part_capture() {
+  capture_check kernel
+  capture_check speed
+  capture_check decode
+}
+
+part_graph() {
+  capture_check graph
+  capture_check compiled
+}
+
 : >"$OUT/summary.txt"
 set_up
-for part in "${@:-fingerprint}"; do "part_$part"; done
+if [[ $# -eq 0 ]]; then set -- fingerprint capture graph; fi
+for part in "$@"; do "part_$part"; done
 exit "$failed"

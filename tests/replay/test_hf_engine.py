@@ -135,7 +135,7 @@ def test_a_folder_without_a_tokenizer_runs_on_token_ids(tiny_model, open_engine,
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (folder / name).unlink(missing_ok=True)
     engine = open_engine(folder, sites=None)
-    assert engine.text_of(5) is None
+    assert engine.texts_of([5]) == {}
     found = run_one(engine, PROMPT)
     assert len(found.token_ids) == 15
     assert found.finished.text == ""

@@ -20,7 +20,7 @@ from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed
 from rip.schemas.fingerprint import Fingerprint, Section, fact
-from rip.schemas.trace import HEADER_KEY, TraceHeader
+from rip.schemas.trace import HEADER_KEY, Lane, TraceHeader
 
 PROMPT = [10, 20, 30, 40, 50]
 ENVIRONMENT = Fingerprint.build(
@@ -55,7 +55,8 @@ class Runner:
         self.count += 1
         out = self.folder / f"{self.count}.parquet"
         chosen = Options(**{"capture": "tokens", **options})
-        return replay(envelopes, self.engine, "hf", "tiny", ENVIRONMENT, chosen, out, self.progress)
+        lane = Lane(name="default", engine="hf", model="tiny")
+        return replay(envelopes, self.engine, lane, ENVIRONMENT, chosen, out, self.progress)
 
     @property
     def last(self) -> Path:
@@ -81,7 +82,7 @@ def tokens(result: Result) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def test_the_trace_holds_every_position_and_says_how_it_came_about(run: Runner) -> None:
-    result = run(envelope("a"), envelope("b", prompt=[3, 4]), capture="sites", lane="mine", load_seconds=1.5)
+    result = run(envelope("a"), envelope("b", prompt=[3, 4]), capture="sites", load_seconds=1.5)
     found = rows(result)
     assert [(row["request_id"], row["position"]) for row in found] == [
         *(("a", position) for position in range(11)),
@@ -90,7 +91,7 @@ def test_the_trace_holds_every_position_and_says_how_it_came_about(run: Runner) 
     assert tuple(row["token_id"] for row in found[5:11]) == tokens(result)["a", 0]
     header = TraceHeader.from_json(pq.read_metadata(result.path).metadata[HEADER_KEY], "trace")
     assert header == result.header
-    assert (header.lane.name, header.lane.engine, header.lane.model) == ("mine", "hf", "tiny")
+    assert (header.lane.name, header.lane.engine, header.lane.model) == ("default", "hf", "tiny")
     assert (header.mode, header.capture, header.observer.state) == ("free", "sites", "equal")
     assert set(header.seconds) == {"load", "replay", "observer"}
     assert header.requests[0].envelope_sha256 == envelope("a").sha256()

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from rip.schemas.base import Document
 from rip.schemas.change import Drift
-from rip.schemas.envelope import Envelope, load_envelope
+from rip.schemas.check import Check
+from rip.schemas.envelope import Context, Envelope, Expected, load_envelope
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint
 from rip.schemas.verdict import Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 KINDS: dict[str, type[Document]] = {
+    "check": Check,
     "drift": Drift,
     "envelope": Envelope,
     "fingerprint": Fingerprint,
@@ -24,9 +26,11 @@ KINDS: dict[str, type[Document]] = {
 
 # The identity of a golden document may never change: other people's records refer to it.
 IDENTITIES = {
+    "check-v1": "ee157946a2e024899694d99e27d2519448fc32d880a738f563de161c5a64cba4",
     "drift-v1": "79c915b77f08979769982110cd98103a0a57cdebd1b068e698670be77118dde1",
     "envelope-published": "2de26507568daade7b17b8190c29cc258e1d39a961a9c81cb69023be1a403c66",
     "envelope-v1": "7becfadf4dcccb8e9fac863333162e5ce1f70c0e26fddf3e2c9b3652becad2f3",
+    "envelope-v1-recorded": "3622dfc747a2a4df764438982f9874c222e268b00bfdf5c8bffcdfe9fa0b2749",
     "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
     "verdict-v1": "3e01684f0d2f1c707bfc8bbae8645c975f68f63ffd80dde8df54a4fcb9427489",
 }
@@ -46,13 +50,16 @@ def test_released_documents_load_and_keep_their_identity(name: str) -> None:
     assert kind.from_json(loaded.to_json(), name) == loaded
 
 
-@pytest.mark.parametrize("name", ["drift-v1", "envelope-v1", "fingerprint-v1", "verdict-v1"])
+@pytest.mark.parametrize("name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "verdict-v1"])
 def test_nothing_is_dropped_or_added(name: str) -> None:
     assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
 
 
 def test_every_field_of_this_version_is_in_the_golden_envelope() -> None:
-    written = golden("envelope-v1")
+    recorded = golden("envelope-v1-recorded")
+    written = {**recorded, **golden("envelope-v1")}
+    assert set(Expected.model_fields) <= set(recorded["expected"])
+    assert set(Context.model_fields) <= set(recorded["context"])
     for part, record in [
         ("", Envelope),
         *((name, Envelope.model_fields[name].annotation) for name in ("sampling", "runtime")),

@@ -6,13 +6,14 @@ the batch it came in, nor from the number of threads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..capture.summarise import RowSummaries, summarise_tensor
-from .base import TopK
+from ..engines.base import TopK
+from .summarise import RowSummaries, summarise_tensor
 
 
 def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
@@ -34,9 +35,9 @@ def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
     values_RV = logits_RV.float()
     k = min(k, values_RV.shape[-1])
     # torch.topk breaks ties at will; the K-th value is well defined, so take all ids that reach it.
-    threshold_R1 = torch.topk(values_RV, k, dim=-1).values[:, -1:]
-    reach_RV = ((values_RV >= threshold_R1) | values_RV.isnan()).cpu().numpy()
+    threshold_R1 = torch.topk(values_RV, k, dim=-1).values[:, -1:].cpu().numpy()
     rows = values_RV.cpu().numpy()
+    reach_RV = (rows >= threshold_R1) | np.isnan(rows)
     result = []
     for row, values_V in enumerate(rows):
         ids = np.flatnonzero(reach_RV[row])
@@ -56,6 +57,20 @@ def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
             )
         )
     return result
+
+
+def with_next(topk: TopK, logits_V: torch.Tensor, token: int) -> TopK:
+    """The same distribution with the raw log-probability of the token that follows it.
+
+    Args:
+        topk: The distribution.
+        logits_V: Its raw logits.
+        token: The token id, chosen or forced.
+    """
+    assert topk.logsumexp is not None
+    with np.errstate(invalid="ignore"):
+        logprob = np.float32(np.float64(float(logits_V[token])) - topk.logsumexp)
+    return replace(topk, next_logprob=float(logprob))
 
 
 def _logsumexp(values_V: np.ndarray[Any, Any]) -> float:

@@ -1,0 +1,70 @@
+"""`rip envelope import`: envelopes from what others recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from ..schemas.errors import BadInput
+
+FORMATS = ("auto", "openai", "sglang")
+
+
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="JSONL files, or request dumps of SGLang (.pkl).")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="SET.jsonl", help="The request set to write.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="DIR|FILE.gguf|HUB-ID", help="The model that answered: fills in its hashes."
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="|".join(FORMATS), help="What the files hold. auto: looks."),
+    ] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the request set.")] = False,
+) -> None:
+    """Make a request set from recorded requests: OpenAI batches and logs, SGLang dumps and logs.
+
+    Read are lines of a batch's input and output (joined by custom_id), of {"request": …, "response": …},
+    plain request bodies, SGLang's JSON request log, and the pickle files of --dump-requests-folder and
+    --crash-dump-folder. Pickles are read as data: nothing in them is imported or run.
+
+    \b
+    Examples:
+      rip envelope import batch_input.jsonl batch_output.jsonl -o set.jsonl
+      rip envelope import crash_dump_2026-11-30.pkl --model ./my-model -o set.jsonl
+    """
+    from ..fingerprint.redact import is_secret
+    from ..replay.proxy.imported import Format, import_files
+    from ..schemas.base import exactly_representable
+    from .console import check_output_file, stderr_console, tell, write_private
+    from .envelope import SET_SUFFIX, identity_fields, identity_of
+
+    if form not in FORMATS:
+        raise BadInput(f"--format {form}: no such choice", f"choose one of: {', '.join(FORMATS)}")
+    if out.suffix != SET_SUFFIX:
+        raise BadInput(f"{out}: not the name of a request set", "end it with .jsonl")
+    check_output_file(out, force)
+    identity = identity_fields(identity_of(model)) if model is not None else {}
+    found = import_files(files, cast("Format", form), identity, is_secret)
+    if not found.envelopes:
+        raise BadInput(
+            f"{files[0]}: no request that rip can read", "give requests to completions or chat completions"
+        )
+    lines = [
+        json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False)
+        for envelope in found.envelopes
+    ]
+    write_private(out, "\n".join(lines) + "\n")
+    answered = sum(envelope.expected is not None for envelope in found.envelopes)
+    console = stderr_console()
+    tell(console, f"Wrote {out}: {len(found.envelopes)} envelopes, {answered} with a whole answer")
+    if found.passed_over:
+        tell(console, f"{found.passed_over} entries passed over: no requests to (chat) completions")

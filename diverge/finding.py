@@ -1,0 +1,34 @@
+"""What one look at the evidence found, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .evidence import Evidence
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look at the evidence found."""
+
+    evidence: list[str]
+    confidence: Confidence
+    missing: list[str] = field(default_factory=list)
+    confirm: str | None = None
+    direct: bool = False
+    """The trace itself proves it; no inference from circumstances."""
+
+
+def circumstance(e: Evidence, evidence: list[str], confirm: str | None) -> Finding:
+    """A difference in how the row was computed: the fewer others there are, the surer it is the cause."""
+    missing = [] if e.first_site is not None and e.first_site.is_origin else [e.not_an_origin]
+    others = len(e.circumstances) > 1
+    confidence: Confidence = (
+        "high" if not others and not missing else "medium" if not others or not missing else "low"
+    )
+    if others:
+        evidence = [*evidence, f"several things differ at once: {', '.join(e.circumstances)}"]
+    return Finding(evidence, confidence, missing, confirm)

@@ -1,0 +1,208 @@
+"""From what arrives of one answer to rows of a trace: which distribution belongs to which position, and when.
+
+A server tells the distribution that a token was chosen from together with that token. In a trace it stands
+one row earlier, at the position that predicted it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...plan import PlannedSequence
+from ..base import Finished, Rows, Timing, TopK
+
+HANDED_OVER_ROWS = 64
+HANDED_OVER_S = 1.0
+"""Rows are handed over when so many wait, or the oldest so long: one at a time would be dear."""
+BROKEN_OFF = "broken off"
+"""The reason of an answer that has no end."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What arrived together.
+
+    Attributes:
+        token_ids: Generated tokens.
+        topk: For each of them, the distribution that it was chosen from, None where it was not told.
+        text: Generated text; None where the server tells none.
+        timed: It arrived when it was made, so that its time means something; False for an answer at once.
+    """
+
+    token_ids: Sequence[int] = ()
+    topk: Sequence[TopK | None] = ()
+    text: str | None = ""
+    timed: bool = True
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The distributions after every token of the input, in golden-prefill.
+
+    Attributes:
+        topk: One for each position of prompt and golden tokens but the last, which was not fed.
+    """
+
+    topk: Sequence[TopK | None]
+
+
+@dataclass(frozen=True)
+class End:
+    """The answer is whole.
+
+    Attributes:
+        reason: As the server calls it.
+        text: The whole text, where it was not told piece by piece.
+        cached_tokens: Prompt tokens that came from a prefix cache; None where it was not told.
+        answered_by: `model`, `system_fingerprint`.
+        findings: What a reader of the trace should know.
+    """
+
+    reason: str
+    text: str | None = None
+    cached_tokens: int | None = None
+    answered_by: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+
+
+Event = Piece | Scored | End
+
+
+def sorted_topk(
+    ids: Sequence[int], logprobs: Sequence[float], k: int, next_logprob: float | None = None
+) -> TopK:
+    """A distribution as a server tells it, in the order of a trace and cut to K: servers add the chosen token
+    where it is not among the K most likely.
+
+    Args:
+        ids: [n], in any order.
+        logprobs: [n], nats.
+        k: K.
+        next_logprob: Of the token that was chosen from it or forced, nats; None where it was not told.
+    """
+    id_array = np.asarray(ids, dtype=np.int32)
+    values = np.asarray(logprobs, dtype=np.float32)
+    order = np.lexsort((id_array, -values))[:k]
+    return TopK(id_array[order], None, values[order], None, None, next_logprob)
+
+
+class Answer:
+    """One answer as it arrives. The clock starts when it is made."""
+
+    def __init__(self, plan: PlannedSequence, forced: bool) -> None:
+        self.plan = plan
+        self._forced = forced
+        self._sent = self._handed_at = time.perf_counter()
+        self._arrivals: list[float] = []
+        self._text: list[str] | None = []
+        self._tokens: list[int] = list(plan.prompt)
+        self._topk: list[TopK | None] = [None] * max(0, len(plan.prompt) - 1)
+        """Of every token but the last: that one's is told with the next token."""
+        self._elapsed: list[float | None] = [None] * len(plan.prompt)
+        self._handed = 0
+        self.end: End | None = None
+
+    @property
+    def generated(self) -> list[int]:
+        """The generated tokens so far."""
+        return self._tokens[len(self.plan.prompt) :]
+
+    def add(self, event: Event) -> None:
+        """Take what arrived."""
+        now = time.perf_counter() - self._sent
+        if isinstance(event, End):
+            self.end = event
+            self._latency = now
+            return
+        if isinstance(event, Scored):
+            golden = list(self.plan.golden or ())
+            self._tokens += golden
+            self._elapsed += [None] * len(golden)
+            self._topk = list(event.topk)
+            return
+        if event.timed and (event.token_ids or event.text):
+            self._arrivals += [now] * max(1, len(event.token_ids))
+        if event.text is None:
+            self._text = None
+        elif self._text is not None:
+            self._text.append(event.text)
+        for token, topk in zip(event.token_ids, event.topk, strict=True):
+            self._topk.append(topk)
+            self._tokens.append(token)
+            self._elapsed.append(round(now, 6) if event.timed else None)
+
+    def is_due(self) -> bool:
+        """Whether rows should be handed over by now."""
+        waiting = len(self._topk) - self._handed
+        late = time.perf_counter() - self._handed_at >= HANDED_OVER_S
+        return waiting >= HANDED_OVER_ROWS or (waiting > 0 and late)
+
+    def take(self, whole: bool = False) -> Rows | None:
+        """The rows that were not handed over yet and whose distribution is known; if `whole`, the last."""
+        if not self.plan.prompt:
+            return None
+        end = len(self._tokens) if whole else len(self._topk)
+        if end <= self._handed:
+            return None
+        first, self._handed = self._handed, end
+        self._handed_at = time.perf_counter()
+        topk: list[TopK | None] = self._topk[first:end]
+        topk += [None] * (end - first - len(topk))
+        return Rows(
+            sequence=self.plan.sequence,
+            first_position=first,
+            token_ids=np.array(self._tokens[first:end], dtype=np.int32),
+            forced=self._forced,
+            topk=topk,
+            samplers=[None] * (end - first),
+            shapes=[None] * (end - first),
+            elapsed_s=self._elapsed[first:end],
+        )
+
+    def finished(self) -> Finished:
+        """How it ended."""
+        assert self.end is not None
+        arrivals, count = self._arrivals, len(self._arrivals)
+        return Finished(
+            sequence=self.plan.sequence,
+            reason="golden" if self._forced else self.end.reason,
+            text=self.end.text if self.end.text is not None else self._text_so_far(),
+            timing=Timing(
+                ttft_s=round(arrivals[0], 6) if arrivals else None,
+                itl_s=round((arrivals[-1] - arrivals[0]) / (count - 1), 6) if count > 1 else None,
+                latency_s=round(self._latency, 6),
+            ),
+            answered_by=self.end.answered_by,
+            findings=self._findings(self.end),
+        )
+
+    def broken_off(self) -> Finished | None:
+        """What came of an answer that has no end; None where rows keep it, or nothing came."""
+        if self.plan.prompt or not self._text_so_far():
+            return None
+        self.add(End(BROKEN_OFF))
+        return self.finished()
+
+    def _text_so_far(self) -> str | None:
+        return None if self._text is None else "".join(self._text)
+
+    def _findings(self, end: End) -> tuple[str, ...]:
+        if not end.cached_tokens:
+            return end.findings
+        return (*end.findings, f"{end.cached_tokens} prompt tokens came from the server's prefix cache")
+
+
+def lacks_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:
+    """How the tokens that a server gave differ from those that it was to force; None: they are those."""
+    golden = plan.golden or ()
+    for step, (wanted, got) in enumerate(zip(golden, generated, strict=False)):
+        if wanted != got:
+            return f"step {step} brought token {got} where {wanted} was to be forced"
+    if len(generated) != len(golden):
+        return f"{len(generated)} tokens came where {len(golden)} were to be forced"
+    return None

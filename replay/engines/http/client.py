@@ -1,0 +1,227 @@
+"""One asynchronous HTTP client for all server engines: JSON, event streams, and errors for people.
+
+No request is ever repeated silently: a second try would be another execution. What the answers mean is the
+engines' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from ....schemas.errors import EngineFailed
+from ...sse import MOST_EVENT_BYTES, EventReader, EventTooLong
+
+MOST_BYTES = 1 << 30
+"""Of one whole answer; a long prompt with its log-probabilities has some hundred megabytes."""
+MOST_SAID = 300
+"""Characters of a server's own error message that are shown."""
+CONNECT_S = 10.0
+_UP = "see whether the server is up, and its log"
+
+
+SURPRISES = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading an answer of another shape than the expected one raises."""
+
+
+class Refused(EngineFailed):
+    """The server answered with an error status."""
+
+    status = 0
+
+
+def surprised(engine: str, error: Exception) -> EngineFailed:
+    """The error for an answer of another shape than the one that the engine's servers give."""
+    return EngineFailed(
+        f"the server answers with something else than {engine} does: "
+        f"{type(error).__name__}: {str(error)[:MOST_SAID]}",
+        "is --engine what serves there, in a version that docs/engines.md names? --debug shows where",
+    )
+
+
+class HttpClient:
+    """Calls one server. Every method runs in the event loop that made it.
+
+    Args:
+        url: Scheme, host, port and path prefix, without `/v1`.
+        api_key: Sent as a bearer token, to this server only.
+        timeout_s: Seconds until an answer that has not ended is given up.
+    """
+
+    def __init__(self, url: str, api_key: str | None, timeout_s: float) -> None:
+        self.url = url
+        self._timeout_s = timeout_s
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            trust_env=False,  # a proxy of the environment would be asked for 127.0.0.1 too
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def json(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask and wait for the whole answer.
+
+        Raises:
+            EngineFailed: No answer, an error status, or no JSON.
+        """
+        async with self._answer(method, path, body) as response:
+            content = b""
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > MOST_BYTES:
+                    raise EngineFailed(f"{self._place(path)} answers without end", _UP)
+        return self._parsed(content, path)
+
+    async def events(self, path: str, body: Any) -> AsyncIterator[Any]:
+        """Ask and hand over the JSON of every event as it arrives, until `[DONE]` or the stream's end.
+
+        Raises:
+            EngineFailed: No answer, an error status, or a stream that breaks off, stalls or is no stream.
+        """
+        reader = EventReader()
+        async with self._answer("POST", path, body) as response:
+            self._check_kind(path, response, "text/event-stream")
+            async for piece in response.aiter_bytes():
+                try:
+                    found = reader.feed(piece)
+                except EventTooLong:
+                    raise EngineFailed(f"{self._place(path)} streams no events", _UP) from None
+                for data in found:
+                    if data == b"[DONE]":
+                        return
+                    yield self._parsed(data, path)
+        if reader.rest() not in (b"", b"data: [DONE]", b"data:[DONE]"):
+            raise EngineFailed(f"{self._place(path)}: the stream broke off inside an event", _UP)
+
+    async def lines(self, path: str, body: Any) -> AsyncIterator[Any]:
+        """Like `events`, for a stream of JSON lines.
+
+        Raises:
+            EngineFailed: As `events`.
+        """
+        pending = b""
+        async with self._answer("POST", path, body) as response:
+            self._check_kind(path, response, "application/")
+            async for piece in response.aiter_bytes():
+                *whole, pending = (pending + piece).split(b"\n")
+                if len(pending) > MOST_EVENT_BYTES:
+                    raise EngineFailed(f"{self._place(path)} streams no lines", _UP)
+                for line in whole:
+                    if line.strip():
+                        yield self._parsed(line, path)
+        if pending.strip():
+            if not pending.rstrip().endswith(b"}"):
+                raise EngineFailed(f"{self._place(path)}: the stream broke off inside a line", _UP)
+            yield self._parsed(pending, path)
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, body: Any) -> AsyncIterator[httpx.Response]:
+        """An answer with status 200, its body still to come."""
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._http.stream(method, path, content=content, headers=headers) as response,
+            ):
+                if response.status_code != httpx.codes.OK:
+                    raise self._refusal(path, response, await _some(response))
+                yield response
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise self._late(path, error) from None
+        except httpx.ConnectError as error:
+            raise EngineFailed(
+                f"{self.url} cannot be reached: {_reason(error)}",
+                "start the server, or correct the address of --url",
+            ) from None
+        except httpx.HTTPError as error:
+            raise EngineFailed(f"{self._place(path)}: the connection broke: {_reason(error)}", _UP) from None
+
+    def _check_kind(self, path: str, response: httpx.Response, wanted: str) -> None:
+        kind = response.headers.get("content-type", "")
+        if not kind.startswith(wanted):
+            raise EngineFailed(
+                f"{self._place(path)} answers with {kind or 'an untyped body'} where a stream was asked for",
+                "check that --url is the inference server itself",
+            )
+
+    def _late(self, path: str, error: Exception) -> EngineFailed:
+        if isinstance(error, httpx.ConnectTimeout):
+            return EngineFailed(f"{self.url} does not answer a connection", _UP)
+        return EngineFailed(
+            f"{self._place(path)}: no whole answer within {self._timeout_s:g} s",
+            "see whether the server is stuck, or allow more with --set timeout=SECONDS",
+        )
+
+    def _refusal(self, path: str, response: httpx.Response, content: bytes) -> Refused:
+        status = response.status_code
+        said = _said(content)
+        fixes = {
+            401: "put the key into a variable and name that one with --api-key-env NAME",
+            403: "give a key that may do this with --api-key-env NAME",
+            404: "check --url, and the model's name against those that the server lists",
+            429: "the server is busy: lower --set batch_size, or try again later",
+            503: "wait until the server is ready",
+        }
+        fix = fixes.get(status, _UP if status >= 500 else "check the request against what the server takes")
+        if after := response.headers.get("retry-after"):
+            fix += f"; it asks to wait {_wait(after)}"
+        refused = Refused(f"{self._place(path)} answers {status}{f': {said}' if said else ''}", fix)
+        refused.status = status
+        return refused
+
+    def _place(self, path: str) -> str:
+        return f"{self.url}{path}"
+
+    def _parsed(self, content: bytes, path: str) -> Any:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise EngineFailed(
+                f"{self._place(path)} answers with something that is not JSON",
+                "check that --url is the inference server itself",
+            ) from None
+
+
+async def _some(response: httpx.Response) -> bytes:
+    """The beginning of an error's body."""
+    content = b""
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > 1 << 16:
+            break
+    return content
+
+
+def _said(content: bytes) -> str:
+    """A server's own words about an error, cut short."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    for name in ("error", "message", "detail"):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+    words = value.get("message") if isinstance(value, dict) else value
+    text = words if isinstance(words, str) else json.dumps(words) if words else ""
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
+
+
+def _wait(after: str) -> str:
+    """A Retry-After header in words: seconds, or a date."""
+    return f"{after} s" if after.isdecimal() else f"until {after[:MOST_SAID]}"
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

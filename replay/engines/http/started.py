@@ -1,0 +1,186 @@
+"""A server that rip starts: its process, its port, its log, whether it is ready, and its clean end.
+
+It knows processes, not engines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from ....schemas.errors import BadInput, EngineFailed
+
+POLL_S = 0.2
+STOP_S = 20.0
+"""Seconds that a server has to end by itself before it is killed."""
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_LOG_END = 1 << 16
+
+
+class StartedServer:
+    """One server process with all its children, on a port of 127.0.0.1.
+
+    Args:
+        command: Program and arguments; `{port}` in them is replaced.
+        environment: Variables beside those of this process.
+        log: Where its output goes; an earlier one is overwritten.
+        port: The port; 0: a free one.
+        ready_path: A path that answers 200 when requests are taken.
+        ready_timeout_s: Seconds until a server that is not ready is given up.
+        say: Told what is being waited for.
+
+    Raises:
+        EngineFailed: It cannot be started, or the port is in use.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        port: int,
+        ready_path: str,
+        ready_timeout_s: float,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.log = log
+        self._ready_path, self._ready_timeout_s, self._say = ready_path, ready_timeout_s, say
+        number = _free_port() if port == 0 else _unused(port)
+        self.url = f"http://127.0.0.1:{number}"
+        words = [word.replace("{port}", str(number)) for word in command]
+        try:
+            with open(log, "wb", opener=_private) as output:
+                self._process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **environment},
+                    start_new_session=True,  # so that its children can be ended with it
+                    preexec_fn=_end_with_parent(),
+                )
+        except FileNotFoundError:
+            raise EngineFailed(
+                f"{words[0]} is not there", "name the engine's own interpreter with --python"
+            ) from None
+        except OSError as error:
+            raise EngineFailed(
+                f"{words[0]} could not be started: {error.strerror or error}",
+                "check the file and its permissions",
+            ) from None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started."""
+        return self._process.pid
+
+    def wait_ready(self) -> None:
+        """Wait until requests are taken.
+
+        Raises:
+            EngineFailed: It ended, or was not ready in time.
+        """
+        begun = time.monotonic()
+        with httpx.Client(trust_env=False, timeout=5.0) as http:
+            while True:
+                if death := self.death():
+                    raise EngineFailed(f"the server could not be started: {death}", f"see {self.log}")
+                try:
+                    if http.get(self.url + self._ready_path).status_code == httpx.codes.OK:
+                        return
+                except httpx.HTTPError:
+                    pass  # not listening yet
+                waited = time.monotonic() - begun
+                if waited > self._ready_timeout_s:
+                    raise EngineFailed(
+                        f"the server was not ready within {self._ready_timeout_s:g} s",
+                        f"see {self.log}, or allow more with --set ready_timeout=SECONDS",
+                    )
+                if self._say is not None:
+                    self._say(f"starting the server · {waited:.0f} s")
+                time.sleep(POLL_S)
+
+    def death(self, within_s: float = 0.0) -> str | None:
+        """How it ended, with the last error in its log; None if it runs, and still does after `within_s`."""
+        try:
+            code = self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return None
+        how = f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code}"
+        said = _last_error(self.log)
+        return f"{how}: {said}" if said else how
+
+    def stop(self) -> None:
+        """End it and its children. May be called twice."""
+        for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+            if not self._signal(number):
+                break
+            try:
+                self._process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                continue
+        self._signal(signal.SIGKILL)  # children that outlived it
+        self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the whole group; False where nobody is left in it."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return self._process.poll() is None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def _unused(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise BadInput(
+                f"port {port} cannot be used: {error.strerror}",
+                "choose another one with --set port=N, or leave it out for a free one",
+            ) from None
+    return port
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What the child does before the server runs, so that the kernel ends it if rip is killed (Linux)."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
+    return lambda: prctl(_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _last_error(log: Path) -> str:
+    """The last line of a log that tells an error, else its last line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
+            lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
+    except OSError:
+        return ""
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
+    telling = [line for line in plain if re.search(r"\b\w*(Error|Exception)\b:", line)]
+    return (telling or plain or [""])[-1][:300]

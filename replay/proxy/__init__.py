@@ -1,0 +1,1 @@
+"""`rip record`: a proxy that records requests and answers; and reading what others recorded."""

@@ -1,0 +1,228 @@
+"""Requests that others recorded, as envelopes: OpenAI batch files and logs, SGLang dumps and logs.
+
+Lines of several files are joined: the input and the output of a batch are two files with one `custom_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from ...schemas.base import parse_json_object
+from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
+from ...schemas.errors import BadInput
+from . import plain_pickle, sglang_dump
+from .additions import Json
+from .answer import Answer, error_text
+from .compose import Circumstances, compose, context_of
+from .request import read_request
+
+Format = Literal["auto", "openai", "sglang"]
+FORMATS: tuple[Format, ...] = ("auto", "openai", "sglang")
+_PICKLE_START = b"\x80"
+_FIX = (
+    "give lines of an OpenAI batch (custom_id, body), of {request, response}, request bodies with messages "
+    "or prompt, or a dump or JSON log of SGLang"
+)
+
+
+@dataclass
+class Imported:
+    """What came out of the files.
+
+    Attributes:
+        envelopes: In the order of the requests.
+        passed_over: Requests that are no text generations, and log events that say nothing new.
+    """
+
+    envelopes: list[Envelope] = field(default_factory=list)
+    passed_over: int = 0
+
+
+@dataclass
+class _Exchange:
+    """One OpenAI request and what is known of its answer."""
+
+    where: str
+    body: Json
+    url: str
+    name: str | None
+    response: Json | None = None
+    status: int | None = None
+    error: Any = None
+
+
+def import_files(
+    paths: list[Path], form: Format, identity: Json, is_secret: Callable[[str], bool]
+) -> Imported:
+    """Read files of requests.
+
+    Args:
+        paths: JSONL, or pickle files that SGLang dumped.
+        form: What they hold; `auto` looks.
+        identity: Hashes of the model, for every envelope.
+        is_secret: Whether a field of that name holds a secret.
+
+    Raises:
+        BadInput: At the first line or request that is none, named by file and line.
+    """
+    found = Imported()
+    waiting: list[_Exchange] = []
+    by_name: dict[str, _Exchange] = {}
+    answers: list[tuple[str, str, Json]] = []
+    seen: set[str] = set()
+
+    def add(raw: Json, where: str) -> None:
+        base, number = raw["request_id"], 1
+        while raw["request_id"] in seen:
+            number += 1
+            raw = {**raw, "request_id": f"{base}~{number}"}
+        seen.add(raw["request_id"])
+        found.envelopes.append(Envelope.from_object(raw, where))
+
+    for path in paths:
+        if _is_pickle(path):
+            if form == "openai":
+                raise BadInput(f"{path}: a pickle, which is no OpenAI file", "leave out --format")
+            for dumped in sglang_dump.read_dump(_content(path), str(path)):
+                for raw in sglang_dump.envelopes_of(dumped, identity, is_secret):
+                    add(raw, dumped.where)
+            continue
+        for where, line in _lines(path):
+            if form != "openai" and ("event" in line or "obj" in line):
+                logged = sglang_dump.from_log_line(line, where)
+                if logged is None:
+                    found.passed_over += 1
+                    continue
+                for raw in sglang_dump.envelopes_of(logged, identity, is_secret):
+                    add(raw, where)
+                continue
+            if form == "sglang":
+                raise BadInput(f"{where}: no line of SGLang's JSON request log", "leave out --format")
+            if "custom_id" in line and "body" not in line and "request" not in line:
+                answers.append((where, str(line["custom_id"]), line))
+                continue
+            exchange = _exchange(line, where)
+            if exchange.name is not None and "custom_id" in line:
+                if exchange.name in by_name:
+                    raise BadInput(
+                        f"{where}: the custom_id {exchange.name!r} stands twice", "give each its own"
+                    )
+                by_name[exchange.name] = exchange
+            waiting.append(exchange)
+    for where, name, line in answers:
+        if name not in by_name:
+            raise BadInput(
+                f"{where}: an answer to {name!r}, whose request is in none of the files",
+                "also give the file of requests: the batch's input",
+            )
+        _take_answer(by_name[name], line.get("response"), line.get("error"))
+    for exchange in waiting:
+        for raw in _envelopes_of(exchange, identity, is_secret, found):
+            add(raw, exchange.where)
+    return found
+
+
+def _exchange(line: Json, where: str) -> _Exchange:
+    """A line that holds a request, with or without its answer."""
+    body = line.get("body", line.get("request", line))
+    url = line.get("url")
+    if isinstance(body, dict) and isinstance(body.get("body"), dict):
+        url, body = body.get("url", url), body["body"]
+    if not isinstance(body, dict) or not ({"messages", "prompt", "input"} & set(body)):
+        raise BadInput(f"{where}: no request in any form that is known", _FIX)
+    if body is line:  # a request body that carries its answer
+        body = {key: value for key, value in line.items() if key not in ("response", "error", "custom_id")}
+    name = next(
+        (
+            line[key]
+            for key in ("custom_id", "request_id", "id")
+            if isinstance(line.get(key), str) and line[key]
+        ),
+        None,
+    )
+    if name is not None and "custom_id" not in line:
+        body = {key: value for key, value in body.items() if key not in ("request_id", "id")}
+    found = _Exchange(where, body, url if isinstance(url, str) else "", name)
+    _take_answer(found, line.get("response"), line.get("error"))
+    return found
+
+
+def _take_answer(exchange: _Exchange, response: Any, error: Any) -> None:
+    if isinstance(response, dict):
+        status = response.get("status_code")
+        exchange.status = status if type(status) is int else exchange.status
+        inner = response.get("body")
+        exchange.response = inner if isinstance(inner, dict) else response
+    exchange.error = error if error is not None else exchange.error
+
+
+def _envelopes_of(
+    exchange: _Exchange, identity: Json, is_secret: Callable[[str], bool], found: Imported
+) -> Iterator[Json]:
+    body = exchange.body
+    chat = "messages" in body
+    if "prompt" not in body and not chat:  # an embedding, a response, a moderation
+        found.passed_over += 1
+        return
+    asked = read_request(body, chat, is_secret)
+    if not asked.prompts:
+        raise BadInput(f"{exchange.where}: the prompt is none that an envelope can hold", _FIX)
+    answer = Answer()
+    if exchange.response is not None:
+        answer.add(exchange.response)
+    if exchange.error is not None:
+        answer.error = error_text({"error": exchange.error}) or "error"
+    context = context_of(answer, exchange.status)
+    if exchange.url:
+        context["route"] = exchange.url
+    known = Circumstances(
+        complete=exchange.status in (None, 200), ending=None, context=context, identity=identity
+    )
+    name = exchange.name or answer.response_id or exchange.where.rpartition("/")[2]
+    yield from compose(asked, answer, name, known)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, Json]]:
+    """(where, object) of every line that is not empty."""
+    try:
+        with path.open("rb") as file:
+            for number in count(1):
+                where = f"{path}:{number}"
+                line = file.readline(MAX_ENVELOPE_BYTES + 1)
+                if not line:
+                    return
+                if len(line) > MAX_ENVELOPE_BYTES:
+                    raise BadInput(f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
+                if line.strip():
+                    yield where, parse_json_object(line, where)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _is_pickle(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(1) == _PICKLE_START or path.suffix in (".pkl", ".pickle")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(plain_pickle.MOST_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if len(content) > plain_pickle.MOST_BYTES:
+        raise BadInput(
+            f"{path}: larger than {plain_pickle.MOST_BYTES >> 30} GiB", "dump fewer requests a file"
+        )
+    return content
+
+
+def _unreadable(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"{path}: cannot be read: {error.strerror}", "check the path and its permissions")

@@ -1,0 +1,148 @@
+"""What a client asked of an OpenAI-compatible API, in the envelope's terms.
+
+What the client left out stays left out: silence is a fact about the request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...schemas.base import exactly_representable
+from ...schemas.envelope import Sampling
+from .additions import Json, listed
+
+_RENAMED = {"max_completion_tokens": "max_tokens", "n_predict": "max_tokens"}
+"""Other names of a sampling field; where both are stated, these count, as they do in the engines."""
+_PROMPT_FIELDS = frozenset({"prompt", "messages", "tools", "logprobs", "top_logprobs"})
+HIDDEN = "[redacted]"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt of a completions request, as text or as token ids. Of a chat neither."""
+
+    text: str | None = None
+    token_ids: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to completions or chat completions."""
+
+    chat: bool
+    prompts: tuple[Prompt, ...]
+    """Empty where the request has none that an envelope can hold."""
+    messages: list[Json] | None = None
+    tools: list[Json] | None = None
+    sampling: Json = field(default_factory=dict)
+    logprobs: int | None = None
+    """How many the client asked for; 0: of the chosen tokens only."""
+    rest: Json = field(default_factory=dict)
+    """Whatever else the client stated."""
+    samples: int = 1
+    """n"""
+    echo: bool = False
+
+
+def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> Asked:
+    """Read the body of a request.
+
+    Args:
+        body: As the client sent it.
+        chat: It went to chat completions.
+        is_secret: Whether a field of that name holds a secret; such values are not kept.
+    """
+    sampling, rest = split_sampling(
+        {name: value for name, value in body.items() if name not in _PROMPT_FIELDS}, _RENAMED, is_secret
+    )
+    samples = sampling.get("n", 1)
+    spoken = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
+    tools = [tool for tool in listed(body.get("tools")) if isinstance(tool, dict)]
+    return Asked(
+        chat=chat,
+        prompts=((Prompt(),) if spoken else ()) if chat else _prompts(body.get("prompt")),
+        messages=spoken if chat and spoken else None,
+        tools=tools or None,
+        sampling=sampling,
+        logprobs=_logprobs(body, chat),
+        rest=rest,
+        samples=samples,
+        echo=bool(body.get("echo")),
+    )
+
+
+def split_sampling(
+    stated: Json, renamed: Mapping[str, str], is_secret: Callable[[str], bool]
+) -> tuple[Json, Json]:
+    """Sampling fields, and everything else that was stated; null counts as silence.
+
+    Args:
+        stated: Fields as the client named them.
+        renamed: The client's names of sampling fields that an envelope calls otherwise. Where both names are
+            stated, the client's counts.
+        is_secret: Whether a field of that name holds a secret.
+    """
+    sampling: Json = {}
+    rest: Json = {}
+    for name, value in stated.items():
+        known = renamed.get(name, name)
+        if value is None:
+            continue
+        if known in Sampling.model_fields and _fits(known, value):
+            if known not in sampling or name != known:
+                sampling[known] = value
+        else:
+            rest[name] = without_secrets({name: value}, is_secret)[name]
+    return sampling, rest
+
+
+def _fits(name: str, value: Any) -> bool:
+    try:
+        Sampling.model_validate_json(json.dumps({name: exactly_representable(value)}))
+    except ValidationError:
+        return False
+    return True
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    if isinstance(value, str):
+        return (Prompt(text=value),)
+    items = listed(value)
+    if items and _are_ids(items):
+        return (Prompt(token_ids=items),)
+    if items and all(isinstance(item, str) for item in items):
+        return tuple(Prompt(text=item) for item in items)
+    if items and all(isinstance(item, list) and item and _are_ids(item) for item in items):
+        return tuple(Prompt(token_ids=item) for item in items)
+    return ()
+
+
+def _are_ids(items: list[Any]) -> bool:
+    return all(type(item) is int and 0 <= item < 2**31 for item in items)
+
+
+def _logprobs(body: Json, chat: bool) -> int | None:
+    if chat:
+        if not body.get("logprobs"):
+            return None
+        top = body.get("top_logprobs")
+        return top if type(top) is int and top >= 0 else 0
+    value = body.get("logprobs")
+    return value if type(value) is int and value >= 0 else None
+
+
+def without_secrets(value: Any, is_secret: Callable[[str], bool]) -> Any:
+    """The same JSON with what stands under the name of a secret replaced."""
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if is_secret(name) and isinstance(item, str) else without_secrets(item, is_secret)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secrets(item, is_secret) for item in value]
+    return value

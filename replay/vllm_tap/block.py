@@ -1,0 +1,75 @@
+"""Room for the rows of several steps: filled by the worker, handed over to be written, and used again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..capture.device import Pending
+from ..capture.summarise import RowSummaries
+from .distribution import KeptLogits, collect
+from .parts import ROW_FIELDS, SUMMARIES, Part, TappedRequest
+from .rows import NOBODY, RepeatedSteps
+from .step import Step
+
+SUMMARY_BYTES = 88
+"""Of one row at one site."""
+
+
+class RowBlock:
+    """Rows of steps, in the order of the steps.
+
+    Args:
+        rows: Most rows.
+        sites: Number of sites.
+    """
+
+    def __init__(self, rows: int, sites: int) -> None:
+        self.summaries = RowSummaries.empty(rows, sites)
+        self.pending = Pending()
+        """What a GPU still computes for it."""
+        self.repeated = RepeatedSteps(self.summaries, self.pending)
+        self.room = rows
+        self.used = 0
+        self._table = np.zeros((rows, len(ROW_FIELDS)), np.int32)
+        self._logits: list[KeptLogits] = []
+
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return self.summaries.l2.size * SUMMARY_BYTES + self.logits_bytes()
+
+    def logits_bytes(self) -> int:
+        """Bytes of the logits among them."""
+        return sum(kept.nbytes() for kept in self._logits)
+
+    def take(self, step: Step) -> None:
+        """A step that has run: its rows count now."""
+        table = step.table()
+        self._table[self.used : self.used + len(table)] = table
+        self.used += len(table)
+        self._logits += step.logits
+
+    def numbers(self) -> set[int]:
+        """The requests with rows here."""
+        return set(np.unique(self._table[: self.used, 0]).tolist()) - {NOBODY}
+
+    def part(self, requests: Mapping[int, TappedRequest], ended: Sequence[int], topk: int) -> Part:
+        """Everything in it, as a part. May run on another thread than the one that filled it."""
+        table, summaries = self._table[: self.used], _of_rows(self.summaries, slice(0, self.used))
+        kept = table[:, 0] != NOBODY
+        following = collect(self._logits, (np.cumsum(kept) - 1).tolist(), topk)
+        if not kept.all():
+            table, summaries = table[kept], _of_rows(summaries, kept)
+        return Part(requests, ended, table, summaries, following)
+
+    def clear(self) -> None:
+        """Make room again."""
+        self.summaries.row_hash[: self.used] = 0
+        self.used, self._logits = 0, []
+
+
+def _of_rows(
+    summaries: RowSummaries, rows: slice | np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> RowSummaries:
+    return RowSummaries(*(getattr(summaries, name)[rows] for name in SUMMARIES))

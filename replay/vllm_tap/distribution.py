@@ -1,0 +1,84 @@
+"""Next-token distributions of observed rows: logits are kept, and worked out behind the worker's back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..capture.distribution import top_k_of_rows
+from ..capture.summarise import RowSummaries, summarise_tensor
+from ..engines.base import TopK
+from .parts import Distributions
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLogits:
+    """Raw logits of some rows, as they were before the sampler worked on them in place.
+
+    Attributes:
+        rows: The output row of each.
+        logits_RV: A copy of their own, perhaps still being made on a device.
+        ready: When it is made; None on the CPU.
+    """
+
+    rows: Sequence[int]
+    logits_RV: torch.Tensor
+    ready: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, logits_RV: torch.Tensor, rows: Sequence[int | None]) -> KeptLogits:
+        """Keep the rows of logits that belong to an output row."""
+        chosen = [index for index, row in enumerate(rows) if row is not None]
+        kept = logits_RV.clone() if len(chosen) == len(rows) else logits_RV[chosen]
+        ready = None
+        if kept.is_cuda:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+        return cls([row for row in rows if row is not None], kept, ready)
+
+    def nbytes(self) -> int:
+        """Bytes of the copy."""
+        return self.logits_RV.numel() * self.logits_RV.element_size()
+
+    def distributions(self, k: int) -> list[TopK]:
+        """Hash, log-sum-exp and the K most likely ids of each row; K = 0: only the hash."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        logits_RV = self.logits_RV.cpu()
+        if k:
+            return top_k_of_rows(logits_RV, k)
+        summaries = RowSummaries.empty(len(self.rows), 1)
+        summarise_tensor(logits_RV, summaries, 0, 0)
+        none = np.zeros(0, np.float32)
+        return [
+            TopK(np.zeros(0, np.int32), none, none, None, digest.tobytes())
+            for digest in summaries.digests()[:, 0]
+        ]
+
+
+def collect(kept: Iterable[KeptLogits], place: Sequence[int], k: int) -> Distributions:
+    """Distributions of kept logits, as a part holds them.
+
+    Args:
+        kept: The logits.
+        place: For each output row its row in the part.
+        k: K.
+    """
+    rows: list[int] = []
+    items: list[TopK] = []
+    for logits in kept:
+        rows += [place[row] for row in logits.rows]
+        items += logits.distributions(k)
+    if not items:
+        return Distributions.none()
+    return Distributions(
+        np.array(rows, np.int32),
+        np.stack([item.ids for item in items]).astype(np.int32),
+        np.stack([item.logits for item in items if item.logits is not None]).astype(np.float32),
+        np.stack([item.logprobs for item in items]).astype(np.float32),
+        np.array([np.nan if item.logsumexp is None else item.logsumexp for item in items], np.float64),
+        np.frombuffer(b"".join(item.logits_hash or bytes(16) for item in items), np.uint64).reshape(-1, 2),
+    )

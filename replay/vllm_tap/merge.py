@@ -1,0 +1,162 @@
+"""Reading a tap folder: the ranks of one vLLM engine, their sites as one table, the rows of one request.
+
+It needs neither vLLM nor torch. Other files in the folder, and parts that are torn, are said and left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...schemas.errors import EngineFailed
+from ...schemas.trace import Site
+from .join import TappedRows, joined, last_rows, one_table
+from .rank_files import KeyRows, RankFiles, open_ranks
+
+__all__ = ["TapFolder", "TappedRows"]
+
+POLL_SECONDS = 0.02
+
+
+class TapFolder:
+    """The newest engine that wrote into a folder.
+
+    Args:
+        path: RIP_TAP of the engine. It may not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sites: list[Site] = []
+        """In execution order, all ranks together; known once `wait_ready` has returned."""
+        self.not_seen: list[str] = []
+        self.channel = ""
+        """`eager`; `compiled` or `graph`: only the model's output was observed."""
+        self.row_hash = self.sketch = ""
+        self.world: dict[str, int] = {}
+        """`tp_size`, `pp_size`, `dp_size`."""
+        self._ranks: list[RankFiles] = []
+
+    @property
+    def failures(self) -> list[str]:
+        """Why ranks observe nothing any more, in sentences."""
+        return [f"rank {rank.name}: {rank.why}" for rank in self._ranks if rank.state == "failed"]
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until every rank of the newest engine has named its sites.
+
+        Raises:
+            EngineFailed: A rank failed, or they did not do so in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._look():
+            if self.failures:
+                raise EngineFailed(
+                    f"vLLM's taps ended: {'; '.join(self.failures)}",
+                    "mend what they say and start vLLM again",
+                )
+            if time.monotonic() >= deadline:
+                raise EngineFailed(
+                    f"no vLLM engine is being observed in {self.path}: {self._there()}",
+                    "install rip into vLLM's environment, and start vLLM with RIP_TAP naming this folder",
+                )
+            time.sleep(POLL_SECONDS)
+        self._describe()
+
+    def keys(self) -> list[str]:
+        """The keys of everything observed so far, in order of appearance."""
+        found: dict[str, None] = {}
+        for rank in self._ranks:
+            rank.look()
+            found.update(dict.fromkeys(rank.keys()))
+        return list(found)
+
+    def rows(self, key: str, timeout_s: float, partial: bool = False) -> TappedRows:
+        """The rows of one request, once every rank has marked its end.
+
+        Args:
+            key: `rip_tap` of the request, or vLLM's id of it.
+            timeout_s: Longest wait.
+            partial: Take what is there when the time is over, and say so.
+
+        Raises:
+            EngineFailed: Nothing was observed, or not to the end; several requests had that key.
+        """
+        if not self._ranks:
+            self.wait_ready(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = [(rank, rank.find(key)) for rank in self._ranks]
+            seen = [(rank, rows) for rank, rows in found if rows is not None]
+            # Replicas of data parallelism share a request among them: one has it, the others never will.
+            replicas = {rank.place["dp_rank"] for rank, _ in seen}
+            wanted = [(rank, rows) for rank, rows in found if rank.place["dp_rank"] in replicas]
+            if wanted and all(rows is not None and (rows.ended or rank.is_over()) for rank, rows in wanted):
+                return self._joined(key, seen)
+            stopped = [
+                rank for rank, rows in wanted or found if (rows is None or not rows.ended) and rank.why
+            ]
+            if stopped or time.monotonic() >= deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        if partial and seen:
+            return self._joined(key, seen)
+        if stopped:
+            reason = "; ".join(f"rank {rank.name}: {rank.why}" for rank in stopped)
+            raise EngineFailed(f"the request {key} was not observed to its end: {reason}", "start vLLM again")
+        raise EngineFailed(
+            f"the request {key} was not observed to its end within {timeout_s:g} s: "
+            + self._progress(key, seen),
+            "does the URL belong to the server that writes into this folder? wait longer for a busy one",
+        )
+
+    def _look(self) -> bool:
+        """Read the folder; True when a whole engine is ready in it."""
+        self._ranks = open_ranks(self.path)
+        if not self._ranks:
+            return False
+        place = self._ranks[0].place
+        whole = place["tp_size"] * place["pp_size"] * max(1, place["dp_size"])
+        return len(self._ranks) >= whole and all(rank.is_ready() for rank in self._ranks)
+
+    def _describe(self) -> None:
+        first = self._ranks[0]
+        self.channel, self.row_hash, self.sketch = first.channel, first.row_hash, first.sketch
+        self.world = {name: first.place[name] for name in ("tp_size", "pp_size", "dp_size")}
+        self.not_seen = list(dict.fromkeys(text for rank in self._ranks for text in rank.not_seen))
+        self.sites = []
+        stages = [rank for rank in self._ranks if rank.place["dp_rank"] == first.place["dp_rank"]]
+        for stage in range(first.place["pp_size"]):
+            ranks = [rank for rank in stages if rank.place["pp_rank"] == stage]
+            self.sites += one_table([rank.sites for rank in ranks])
+
+    def _there(self) -> str:
+        if not self.path.is_dir():
+            return "there is no such folder"
+        if not self._ranks:
+            return "no rank has written there"
+        return ", ".join(f"rank {rank.name} is {rank.state}" for rank in self._ranks)
+
+    def _progress(self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]]) -> str:
+        if not seen:
+            return f"no rank saw it; {len(self.keys())} other requests were observed"
+        return ", ".join(
+            f"rank {rank.name} has {rows.count} rows" + (" and its end" if rows.ended else "")
+            for rank, rows in seen
+        )
+
+    def _joined(self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]]) -> TappedRows:
+        findings: list[str] = []
+        views = []
+        for rank, rows in seen:
+            if len(rows.numbers) > 1:
+                raise EngineFailed(
+                    f"{len(rows.numbers)} requests were observed under the key {key}",
+                    "give every request a key of its own, and ask for one sample (n = 1) a request",
+                )
+            views.append((rank, last_rows(rank.load(rows.numbers), len(rank.sites))))
+            if not rows.ended:
+                findings.append(f"rank {rank.name} did not see the end of the request")
+            findings += [*rows.notes, *(f"rank {rank.name}: {text}" for text in rank.broken)]
+        return joined(views, self.sites, findings)

@@ -1,0 +1,187 @@
+"""One rank's folder as a reader sees it: its state, its sites, and which of its parts hold a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...schemas.trace import Site
+from .part_reader import BrokenPart, PartIndex, read_index, read_part
+from .parts import SITES, STATE, Part
+from .rank_folder import in_order, is_alive
+
+PLACE = ("tp_rank", "tp_size", "pp_rank", "pp_size", "dp_rank", "dp_size")
+
+
+KEPT_PARTS = 4
+"""Parts of a rank held in memory."""
+
+
+@dataclass
+class KeyRows:
+    """What one rank has of a key.
+
+    Attributes:
+        numbers: The rank's numbers of the requests that had the key.
+        ended: Whether the end of all of them is marked.
+        count: Rows.
+        notes: What is missing, in sentences.
+    """
+
+    numbers: list[int] = field(default_factory=list)
+    ended: bool = False
+    count: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+class RankFiles:
+    """One rank's folder.
+
+    Args:
+        path: The folder.
+        state: What `state.json` says.
+    """
+
+    def __init__(self, path: Path, state: dict[str, Any]) -> None:
+        self.path = path
+        self.place = {name: int(state[name]) for name in PLACE}
+        self.instance, self.started = str(state["instance"]), float(state["started"])
+        self.channel = str(state["channel"])
+        self.row_hash, self.sketch = str(state["row_hash"]), str(state["sketch"])
+        self._pid = {"pid": state.get("pid"), "boot_id": state.get("boot_id")}
+        self.state, self._said = str(state["state"]), str(state["why"])
+        self.name = path.name.rpartition("-rank")[2]
+        self.sites: list[Site] = []
+        self.not_seen: list[str] = []
+        self.broken: list[str] = []
+        """Parts that could not be read, in sentences."""
+        self._read: set[str] = set()
+        self._requests: dict[int, str] = {}
+        self._notes: dict[int, str] = {}
+        self._ended: set[int] = set()
+        self._places: dict[int, list[Path]] = {}
+        self._counts: dict[int, int] = {}
+        self._kept: dict[Path, Part] = {}
+        self._load_sites()
+
+    @property
+    def why(self) -> str:
+        """Why nothing more will come, in words; empty while something may."""
+        if self.state == "failed":
+            return self._said
+        return "its process has died" if self.state != "closed" and is_alive(self._pid) is False else ""
+
+    def is_ready(self) -> bool:
+        """Whether its sites are known and it observes, or did."""
+        return self.state in ("ready", "closed")
+
+    def is_over(self) -> bool:
+        """Whether its process ended in order: then what it saw of a request is all there is."""
+        return self.state == "closed"
+
+    def look(self) -> None:
+        """Read what is new."""
+        state = _state(self.path)
+        if state is not None:
+            self.state, self._said = str(state["state"]), str(state["why"])
+        for name in in_order([item.name for item in self.path.iterdir()] if self.path.is_dir() else []):
+            if name in self._read:
+                continue
+            self._read.add(name)
+            try:
+                self._note(self.path / name, read_index(self.path / name))
+            except (BrokenPart, OSError) as error:
+                self.broken.append(f"{name} could not be read: {error}")
+
+    def keys(self) -> list[str]:
+        """Every key, in order of appearance."""
+        return [self._requests[number] for number in sorted(self._requests)]
+
+    def find(self, key: str) -> KeyRows | None:
+        """What there is of a key by now; None where it was never seen."""
+        self.look()
+        numbers = [number for number, known in self._requests.items() if known == key]
+        if not numbers:
+            return None
+        found = KeyRows(ended=all(number in self._ended for number in numbers))
+        for number in numbers:
+            found.count += self._counts.get(number, 0)
+            if number in self._notes:
+                found.notes.append(self._notes[number])
+            found.numbers.append(number)
+        return found
+
+    def load(self, numbers: Sequence[int]) -> list[tuple[Part, int]]:
+        """The parts with rows of some requests, each with the number of the request."""
+        found = []
+        for number in numbers:
+            for path in self._places.get(number, []):
+                try:
+                    found.append((self._part(path), number))
+                except (BrokenPart, OSError) as error:
+                    self.broken.append(f"{path.name} could not be read: {error}")
+        return found
+
+    def _part(self, path: Path) -> Part:
+        """A part; requests of one batch share parts, so the last ones are kept."""
+        part = self._kept.pop(path, None) or read_part(path)
+        self._kept[path] = part
+        while len(self._kept) > KEPT_PARTS:
+            del self._kept[next(iter(self._kept))]
+        return part
+
+    def _note(self, path: Path, part: PartIndex) -> None:
+        for number, request in part.requests.items():
+            self._requests[number] = request.key
+            if request.note:
+                self._notes[number] = request.note
+            if number in part.counts:
+                self._places.setdefault(number, []).append(path)
+                self._counts[number] = self._counts.get(number, 0) + part.counts[number]
+        self._ended.update(part.ended)
+
+    def _load_sites(self) -> None:
+        try:
+            found = json.loads((self.path / SITES).read_text(encoding="utf-8"))
+            self.sites = [Site.model_validate(site) for site in found["sites"]]
+            self.not_seen = [str(text) for text in found["not_seen"]]
+        except (OSError, ValueError, KeyError, TypeError, ValidationError):
+            self.state = "starting" if self.state == "ready" else self.state  # not written yet
+
+
+def open_ranks(folder: Path) -> list[RankFiles]:
+    """The ranks of the engine that started last among those that wrote into a folder, in order."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        state = _state(path) if path.is_dir() else None
+        if state is not None:
+            found.append(RankFiles(path, state))
+    if not found:
+        return []
+    newest = max(found, key=lambda rank: rank.started)
+    ranks = [rank for rank in found if rank.instance == newest.instance]
+    return sorted(ranks, key=lambda rank: [rank.place[name] for name in ("dp_rank", "pp_rank", "tp_rank")])
+
+
+def _state(path: Path) -> dict[str, Any] | None:
+    """What a rank's `state.json` says; None for another folder, or one that is just being made."""
+    try:
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        names: Sequence[str] = (
+            *PLACE,
+            "instance",
+            "started",
+            "channel",
+            "row_hash",
+            "sketch",
+            "state",
+            "why",
+        )
+        return state if isinstance(state, dict) and all(name in state for name in names) else None
+    except (OSError, ValueError):
+        return None

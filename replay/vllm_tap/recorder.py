@@ -1,0 +1,238 @@
+"""From steps to part files: which requests are recorded, where a step's rows go, when they are written.
+
+It knows requests and rows, not vLLM: runners tell it what they do (`runners.py`), taps show it tensors
+(`taps.py`). Nothing here may disturb serving: whatever fails ends the observation and is said once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .block import SUMMARY_BYTES, RowBlock
+from .distribution import KeptLogits
+from .parts import TappedRequest
+from .rank_folder import RankFolder
+from .rows import NOBODY, Columns, StepInputs, segments_of, summarise_columns
+from .runners import new_requests
+from .settings import TapSettings
+from .step import Step
+from .taps import ModuleTaps
+
+PENDING_BYTES = 8 << 20
+"""Summaries kept in memory before they are written."""
+PENDING_LOGITS_BYTES = 64 << 20
+"""Likewise, of logits whose distributions are still to be worked out."""
+PENDING_SECONDS = 2.0
+"""Longest time that rows wait while steps go on: what a killed server loses."""
+
+LEAST_ROWS = 64
+"""A block has room for at least so many rows."""
+
+LOG = logging.getLogger("vllm.rip_tap")
+
+
+class Recorder:
+    """The observer of one rank (see runners.Observer).
+
+    Args:
+        folder: Where parts go.
+        settings: What is asked for.
+        sites: Number of sites.
+        taps: The taps on the modules.
+        output: Where the model's own output goes, for a model whose modules cannot be tapped; None: nowhere.
+        has_logits: Whether this rank's logits are kept.
+    """
+
+    def __init__(
+        self,
+        folder: RankFolder,
+        settings: TapSettings,
+        sites: int,
+        taps: ModuleTaps,
+        output: Columns | None,
+        has_logits: bool,
+    ) -> None:
+        self._folder, self._settings, self._taps, self._output = folder, settings, taps, output
+        self._has_logits = has_logits
+        self._is_on = True
+        self._lock = threading.Lock()
+        self._requests: dict[int, TappedRequest] = {}
+        self._numbers: dict[str, int] = {}
+        self._next_number = 0
+        self._ended: list[int] = []
+        self._steps = 0
+        self._sites = sites
+        self._spare: queue.SimpleQueue[RowBlock] = queue.SimpleQueue()
+        """Blocks that are written and can be filled again."""
+        self._block = self._new_block()
+        self._flushed_at = time.monotonic()
+        self._step: Step | None = None
+
+    # What a runner tells. None of it raises.
+
+    def scheduled(self, scheduler_output: Any) -> None:
+        """A step begins."""
+        if self._is_on:
+            self._guarded(lambda: self._scheduled(scheduler_output))
+
+    def forward(self, inputs: Callable[[], StepInputs]) -> None:
+        """The model is about to run."""
+        if self._is_on and self._numbers:
+            self._guarded(lambda: self._forward(inputs()))
+
+    def forwarded(self, output: object) -> None:
+        """The model has run."""
+        self._taps.show_to(None)
+        if self._is_on and self._step is not None:
+            step = self._step
+            self._guarded(lambda: self._forwarded(step, output))
+
+    def logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
+        """Logits were computed."""
+        if self._is_on and self._has_logits and self._step is not None and logits is not None:
+            step = self._step
+            self._guarded(lambda: self._logits(step, hidden, logits))
+
+    def sampled(self) -> None:
+        """The step is over."""
+        if self._is_on and self._step is not None:
+            self._guarded(self._settle)
+
+    def fail(self, why: str) -> None:
+        """End the observation, and say why, once. May be called from any thread."""
+        with self._lock:
+            if not self._is_on:
+                return
+            self._is_on = False
+        self._taps.show_to(None)
+        LOG.warning("rip observes nothing any more: %s. Serving goes on.", why)
+        try:
+            self._folder.say("failed", why)
+        except OSError as error:
+            LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
+
+    def failed_by(self, error: Exception) -> None:
+        """End the observation because of an error in it."""
+        self.fail(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """The process ends in order: write what there is."""
+        if self._is_on:
+            self._guarded(self._settle)
+            self._guarded(self._flush)
+            self._folder.close()
+            self._guarded(lambda: self._folder.say("closed", "the process has ended"))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever it is, the request goes on
+            self.failed_by(error)
+
+    # What happens then.
+
+    def _scheduled(self, scheduler_output: Any) -> None:
+        self._settle()
+        for name in scheduler_output.finished_req_ids:
+            number = self._numbers.pop(name, None)
+            if number is not None:
+                self._ended.append(number)
+        if self._ended:
+            self._flush()
+        for name, extra in new_requests(scheduler_output):
+            asked = None if extra is None else extra.get("rip_tap")
+            key = name if asked is None and not self._settings.only_asked else str(asked or "")
+            if key and name not in self._numbers:
+                self._requests[self._next_number] = TappedRequest(name, key)
+                self._numbers[name] = self._next_number
+                self._next_number += 1
+
+    def _forward(self, inputs: StepInputs) -> None:
+        numbers = [self._numbers.get(name, NOBODY) for name in inputs.request_ids]
+        if max(numbers) == NOBODY:
+            return
+        segments, owners = segments_of(inputs, numbers, self._block.used)
+        count = len(owners)
+        if not count:
+            return
+        if count > self._block.room - self._block.used:
+            self._flush()
+            segments, owners = segments_of(inputs, numbers, 0)
+        if count > self._block.room:
+            self._block = RowBlock(count, self._sites)  # for this step alone
+        self._steps += 1
+        step = self._step = Step(self._steps, inputs, numbers, segments, owners)
+        if len(segments) == 1 and count < self._block.room:
+            self._block.repeated.begin(segments[0], inputs.padded)
+            self._taps.show_to(self._block.repeated.see)
+        else:
+            self._taps.show_to(lambda _source, tensor, columns: self._summarise(step, tensor, columns))
+
+    def _summarise(self, step: Step, tensor: torch.Tensor, columns: Columns) -> None:
+        for segment in step.segments:
+            summarise_columns(tensor, columns, segment, self._block.summaries, self._block.pending)
+
+    def _forwarded(self, step: Step, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            step.output = output
+            if self._output is not None:
+                self._summarise(step, output, self._output)
+
+    def _logits(self, step: Step, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        rows = step.rows_of_logits(hidden)
+        if any(row is not None for row in rows):
+            step.logits.append(KeptLogits.of(logits, rows))
+
+    def _settle(self) -> None:
+        """The step that ran has all its rows: they count now."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        block = self._block
+        block.take(step)
+        if (
+            block.used == block.room
+            or time.monotonic() - self._flushed_at > PENDING_SECONDS
+            or block.logits_bytes() > PENDING_LOGITS_BYTES
+        ):
+            self._flush()
+
+    def _flush(self) -> None:
+        """Have everything so far written as a part, and go on with another block."""
+        self._flushed_at = time.monotonic()
+        block = self._block
+        if not block.used and not self._ended:
+            return
+        block.pending.settle()
+        ended = tuple(self._ended)
+        requests = {number: self._requests[number] for number in {*block.numbers(), *ended}}
+        for number in ended:
+            del self._requests[number]
+        self._ended = []
+
+        def again() -> None:
+            block.clear()
+            if block.room == self._room():
+                self._spare.put(block)
+
+        part = functools.partial(block.part, requests, ended, self._settings.topk)
+        self._folder.put(part, block.nbytes(), again)
+        try:
+            self._block = self._spare.get_nowait()
+        except queue.Empty:
+            self._block = self._new_block()
+
+    def _new_block(self) -> RowBlock:
+        return RowBlock(self._room(), self._sites)
+
+    def _room(self) -> int:
+        """Rows of a usual block."""
+        return max(LEAST_ROWS, PENDING_BYTES // (SUMMARY_BYTES * max(self._sites, 1)))

@@ -1,0 +1,103 @@
+"""Taps on the modules of a vLLM model: they show outputs to whoever looks, and cost little when nobody does.
+
+What is shown and how it is named was found by `sites.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .rows import Columns
+from .sites import Source
+
+See = Callable[[int, torch.Tensor, Columns], None]
+"""Called with a source's number, its tensor, and the sites in its rows."""
+
+
+class ModuleTaps:
+    """Stands between a model's modules and their callers, without changing what passes.
+
+    Args:
+        sources: What is observed.
+        failed: Told about an error in `see`; then nothing is shown any more.
+    """
+
+    def __init__(self, sources: Sequence[Source], failed: Callable[[Exception], None]) -> None:
+        self._failed = failed
+        self._see: See | None = None
+        self._runs: dict[nn.Module, int] = {}
+        by_module: dict[nn.Module, dict[tuple[int, int], tuple[int, Columns]]] = {}
+        for number, source in enumerate(sources):
+            observed = by_module.setdefault(source.module, {})
+            observed[source.run, source.output] = (number, source.columns)
+        self._observed = by_module
+
+    def attach(self) -> None:
+        """Put the taps on, for the rest of the process.
+
+        Torch calls `_compiled_call_impl`, where it is set, in place of the module's own call, hooks included.
+        A forward hook would send every call of the module through torch's slow path.
+        """
+        for module, observed in self._observed.items():
+            call = module._compiled_call_impl or module._call_impl
+            usual = list(observed) == [(0, 0)]
+            tapped = self._first_output(call, *observed[0, 0]) if usual else self._any(call, module, observed)
+            module._compiled_call_impl = tapped
+
+    def show_to(self, see: See | None) -> None:
+        """From now on outputs are shown to `see`, or to nobody. A new forward pass begins."""
+        self._see = see
+        self._runs.clear()
+
+    def _first_output(self, call: Callable[..., Any], number: int, columns: Columns) -> Callable[..., Any]:
+        """The usual module: one output, once a pass. It runs hundreds of times a token, so it does little."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                try:
+                    see(number, output if isinstance(output, torch.Tensor) else output[0], columns)
+                except Exception as error:  # whatever it is, the request goes on
+                    self._stop(error)
+            return output
+
+        return tapped
+
+    def _any(
+        self,
+        call: Callable[..., Any],
+        module: nn.Module,
+        observed: dict[tuple[int, int], tuple[int, Columns]],
+    ) -> Callable[..., Any]:
+        """A module that runs several times, or returns several tensors."""
+        outputs = sorted({output for _, output in observed})
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                try:
+                    run = self._runs.get(module, 0)
+                    self._runs[module] = run + 1
+                    for index in outputs:
+                        known = observed.get((run, index))
+                        if known is not None:
+                            see(
+                                known[0],
+                                output if isinstance(output, torch.Tensor) else output[index],
+                                known[1],
+                            )
+                except Exception as error:  # whatever it is, the request goes on
+                    self._stop(error)
+            return output
+
+        return tapped
+
+    def _stop(self, error: Exception) -> None:
+        self._see = None
+        self._failed(error)

@@ -1,0 +1,212 @@
+"""One vLLM worker gets its taps: when its model is ready, the sites are found and the observation begins.
+
+It knows the worker, its configuration and its place among the ranks. It is imported in workers only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...schemas.trace import Site
+from ..capture.rowhash import ROW_HASH_NAME
+from ..capture.sketch import SKETCH_NAME
+from ..capture.summarise import prepare_kernel
+from .naming import canonical_path
+from .rank_folder import RankFolder
+from .recorder import Recorder
+from .rows import Columns
+from .runners import observe_runner
+from .settings import TapSettings
+from .sites import Discovery, find_sites
+from .taps import ModuleTaps
+
+PROBE_TOKENS = 11
+"""Tokens of the dummy pass that shows the sites: no model has an axis of 11."""
+
+LOG = logging.getLogger("vllm.rip_tap")
+
+
+def tap_worker(worker: Any) -> None:
+    """Have a worker observed as soon as it is ready to serve. Never raises.
+
+    Args:
+        worker: A worker whose device is initialised; its model need not be loaded.
+    """
+    warm_up = worker.compile_or_warm_up_model
+
+    @functools.wraps(warm_up)
+    def then_tap(*args: Any, **kwargs: Any) -> Any:
+        result = warm_up(*args, **kwargs)
+        try:
+            _start(worker)
+        except Exception as error:  # whatever it is, the worker serves
+            LOG.warning("rip observes nothing here: %s: %s", type(error).__name__, error)
+        return result
+
+    worker.compile_or_warm_up_model = then_tap
+
+
+def _start(worker: Any) -> None:
+    """Observe a worker that is about to serve."""
+    config = worker.vllm_config
+    channel, why = _channel(config)
+    observe(worker.model_runner, TapSettings.of(os.environ), _place(config), _facts(config), channel, why)
+
+
+def observe(
+    runner: Any,
+    settings: TapSettings,
+    place: Mapping[str, int],
+    facts: Mapping[str, Any],
+    channel: str = "eager",
+    why: str = "",
+) -> Recorder:
+    """Find the sites, make the folder, put the taps on. What fails on the way is written there.
+
+    The dummy pass comes first: all ranks run it together, so nothing that may fail on one of them alone
+    (a folder, a kernel's cache) may stand before it.
+
+    Args:
+        runner: vLLM's model runner, its model loaded.
+        settings: What is asked for.
+        place: `tp_rank tp_size pp_rank pp_size dp_rank dp_size rank` of this process.
+        facts: What tells this engine from another one: `instance model vllm`.
+        channel: How the model runs. Modules can be tapped where it is `eager`.
+        why: Why they cannot.
+
+    Raises:
+        OSError: There is no folder to write to.
+    """
+    model = runner.get_model()
+    output: Columns | None = None
+    problem: Exception | None = None
+    found = Discovery([], [], [])
+    if channel == "eager":
+        try:
+            found = find_sites(
+                model,
+                lambda: runner._dummy_run(PROBE_TOKENS),
+                settings.sites,
+                (place["tp_rank"], place["tp_size"]),
+            )
+        except Exception as error:  # said below, once there is a place to say it
+            problem = error
+    else:
+        found, output = output_only(model, settings.sites, why)
+    taps = ModuleTaps(found.sources, lambda error: recorder.failed_by(error))
+    folder = RankFolder(
+        settings.folder,
+        place["rank"],
+        {**place, **facts, "channel": channel, "row_hash": ROW_HASH_NAME, "sketch": SKETCH_NAME},
+        settings.most_bytes,
+        lambda why: recorder.fail(why),
+    )
+    has_logits = place["tp_rank"] == 0 and place["pp_rank"] == place["pp_size"] - 1
+    recorder = Recorder(folder, settings, len(found.sites), taps, output, has_logits)
+    try:
+        if problem is not None:
+            raise problem
+        kernel = prepare_kernel(runner.device, getattr(runner, "dtype", None))
+        folder.write_sites(
+            json.dumps(
+                {
+                    "sites": [site.model_dump() for site in found.sites],
+                    "not_seen": found.not_seen,
+                    "kernel": kernel,
+                }
+            )
+        )
+        observe_runner(runner, recorder)
+        taps.attach()
+        folder.say("ready")
+    except Exception as error:  # whatever it is, the worker serves
+        recorder.failed_by(error)
+        return recorder
+    atexit.register(recorder.close)
+    LOG.info("rip observes %d sites (%s) and writes to %s", len(found.sites), channel, folder.path)
+    return recorder
+
+
+def _place(config: Any) -> dict[str, int]:
+    """Where this rank stands in its engine."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    tp, pp = get_tp_group(), get_pp_group()
+    return {
+        "rank": torch.distributed.get_rank() if torch.distributed.is_initialized() else 0,
+        "tp_rank": tp.rank_in_group,
+        "tp_size": tp.world_size,
+        "pp_rank": pp.rank_in_group,
+        "pp_size": pp.world_size,
+        "dp_rank": int(config.parallel_config.data_parallel_rank),
+        "dp_size": int(config.parallel_config.data_parallel_size),
+    }
+
+
+def _facts(config: Any) -> dict[str, Any]:
+    """What tells this engine from another one that wrote into the same folder."""
+    import vllm
+
+    return {
+        "instance": str(config.instance_id),
+        "model": str(config.model_config.model),
+        "vllm": str(vllm.__version__),
+    }
+
+
+def _channel(config: Any) -> tuple[str, str]:
+    """How the model runs, and why its modules cannot be tapped; no reason where they can."""
+    compilation = config.compilation_config
+    if int(compilation.mode or 0) != 0:
+        return "compiled", f"the model is compiled ({_name(compilation.mode)})"
+    graphs = compilation.cudagraph_mode
+    if graphs is not None and _name(graphs) != "NONE":
+        return "graph", f"the model runs in CUDA graphs ({_name(graphs)})"
+    return "eager", ""
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "name", value))
+
+
+def output_only(
+    model: nn.Module, wanted: re.Pattern[str] | None, why: str
+) -> tuple[Discovery, Columns | None]:
+    """The one site of a model whose modules run where no tap reaches: its output, which is its last norm's.
+
+    Args:
+        model: The model.
+        wanted: Only sites whose label matches.
+        why: Why its modules cannot be tapped.
+    """
+    not_seen = [f"{why}, so only its output and its logits were observed: start vLLM with --enforce-eager"]
+    norms = [
+        (path, module)
+        for path, module in model.named_modules()
+        if "norm" in type(module).__name__.lower() and "." not in canonical_path(path)
+    ]
+    if not norms:
+        return Discovery([], [], not_seen), None
+    path, module = norms[-1]
+    weight = next(module.parameters(), None)
+    if weight is None:
+        return Discovery([], [], not_seen), None
+    site = Site(
+        name=canonical_path(path),
+        module=type(module).__name__,
+        dtype=str(weight.dtype).removeprefix("torch."),
+        width=weight.numel(),
+    )
+    if wanted is not None and not wanted.search(site.label()):
+        return Discovery([], [], not_seen), None
+    return Discovery([site], [], not_seen), ((0, 0, site.width),)

@@ -1,0 +1,68 @@
+"""The result of a ready-made check: what ran, what had to be exactly equal, and where it first was not."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from .base import Document, Real, Record
+from .claim import Claim
+from .trace import Mode
+
+Compared = Literal["token ids", "logprobs", "top token ids", "top-token logprobs"]
+
+
+class FirstDifference(Record):
+    """The first step, in the order of the sequences, at which two runs differ."""
+
+    request_id: str
+    step: int
+    rank: int | None = None
+    """Among the most likely tokens; None for the token itself."""
+    alone: int | Real | None
+    """A token id, or nats; None: nothing stood there."""
+    batched: int | Real | None
+
+
+class CheckLine(Record):
+    """One of the results that had to be exactly equal, bit for bit."""
+
+    what: Compared
+    state: Literal["equal", "differs", "not told"]
+    """`not told`: the engine told none of it, so nothing was compared."""
+    required: bool = True
+    """Whether the check asks for it."""
+    compared: int
+    """Steps compared: those before which the tokens are equal in both runs."""
+    differing: int
+    untold: int = 0
+    """Steps of which neither run tells it: these were not compared."""
+    first: FirstDifference | None = None
+    largest: Real | None = None
+    """Largest absolute difference of a token's log-probability, in nats."""
+
+
+class Check(Document):
+    """The result of `rip check batch-invariance`."""
+
+    KIND: ClassVar[str] = "check"
+
+    tool_version: str
+    created: str
+    check: Literal["batch-invariance"]
+    engine: str
+    model: str
+    mode: Mode
+    sampled: bool
+    """At temperature 1 with a seed for each sequence: only the tokens must be equal."""
+    batch: int
+    """Sequences that ran together."""
+    together: Literal["as one batch", "sent together"]
+    """`sent together`: the engine's scheduler decided which of them shared a forward pass."""
+    claim: Claim
+    """What was claimed and where: the check says nothing beyond it."""
+    holds: bool
+    verdict: str
+    lines: list[CheckLine]
+    alone: str
+    """File name of the trace of the sequences one by one."""
+    batched: str
