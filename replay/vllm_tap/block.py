@@ -8,7 +8,7 @@ import numpy as np
 
 from ..capture.device import Pending
 from ..capture.summarise import RowSummaries
-from .distribution import KeptLogits, collect
+from .distribution import LogitsStore, collect
 from .parts import ROW_FIELDS, SUMMARIES, Part, TappedRequest
 from .rows import NOBODY, RepeatedSteps
 from .step import Step
@@ -33,22 +33,17 @@ class RowBlock:
         self.room = rows
         self.used = 0
         self._table = np.zeros((rows, len(ROW_FIELDS)), np.int32)
-        self._logits: list[KeptLogits] = []
+        self.logits = LogitsStore()
 
     def nbytes(self) -> int:
         """Bytes that it holds."""
-        return self.summaries.l2.size * SUMMARY_BYTES + self.logits_bytes()
-
-    def logits_bytes(self) -> int:
-        """Bytes of the logits among them."""
-        return sum(kept.nbytes() for kept in self._logits)
+        return self.summaries.l2.size * SUMMARY_BYTES + self.logits.nbytes()
 
     def take(self, step: Step) -> None:
         """A step that has run: its rows count now."""
         table = step.table()
         self._table[self.used : self.used + len(table)] = table
         self.used += len(table)
-        self._logits += step.logits
 
     def numbers(self) -> set[int]:
         """The requests with rows here."""
@@ -58,7 +53,7 @@ class RowBlock:
         """Everything in it, as a part. May run on another thread than the one that filled it."""
         table, summaries = self._table[: self.used], _of_rows(self.summaries, slice(0, self.used))
         kept = table[:, 0] != NOBODY
-        following = collect(self._logits, (np.cumsum(kept) - 1).tolist(), topk)
+        following = collect(self.logits.kept, (np.cumsum(kept) - 1).tolist(), topk)
         if not kept.all():
             table, summaries = table[kept], _of_rows(summaries, kept)
         return Part(requests, ended, table, summaries, following)
@@ -66,7 +61,8 @@ class RowBlock:
     def clear(self) -> None:
         """Make room again."""
         self.summaries.row_hash[: self.used] = 0
-        self.used, self._logits = 0, []
+        self.used = 0
+        self.logits.clear()
 
 
 def _of_rows(

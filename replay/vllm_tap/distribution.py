@@ -13,6 +13,9 @@ from ..capture.summarise import RowSummaries, summarise_tensor
 from ..engines.base import TopK
 from .parts import Distributions
 
+STORE_BYTES = 24 << 20
+"""Logits that a block of rows can keep without asking for more memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class KeptLogits:
@@ -27,17 +30,6 @@ class KeptLogits:
     rows: Sequence[int]
     logits_RV: torch.Tensor
     ready: torch.cuda.Event | None
-
-    @classmethod
-    def of(cls, logits_RV: torch.Tensor, rows: Sequence[int | None]) -> KeptLogits:
-        """Keep the rows of logits that belong to an output row."""
-        chosen = [index for index, row in enumerate(rows) if row is not None]
-        kept = logits_RV.clone() if len(chosen) == len(rows) else logits_RV[chosen]
-        ready = None
-        if kept.is_cuda:
-            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            ready.record()
-        return cls([row for row in rows if row is not None], kept, ready)
 
     def nbytes(self) -> int:
         """Bytes of the copy."""
@@ -57,6 +49,48 @@ class KeptLogits:
             TopK(np.zeros(0, np.int32), none, none, None, digest.tobytes())
             for digest in summaries.digests()[:, 0]
         ]
+
+
+class LogitsStore:
+    """Keeps raw logits on the way to their distributions, in memory that is used again and again.
+
+    Fresh memory for every step would have to be mapped page by page: that takes longer than the copy.
+    """
+
+    def __init__(self) -> None:
+        self._memory: torch.Tensor | None = None
+        self._used = 0
+        self.kept: list[KeptLogits] = []
+
+    def nbytes(self) -> int:
+        """Bytes of what is kept."""
+        return sum(kept.nbytes() for kept in self.kept)
+
+    def keep(self, logits_RV: torch.Tensor, rows: Sequence[int | None]) -> None:
+        """Keep the rows of logits that belong to an output row, as they are now."""
+        chosen = [index for index, row in enumerate(rows) if row is not None]
+        wanted = logits_RV if len(chosen) == len(rows) else logits_RV[chosen]
+        copy, ready = self._room_for(wanted).copy_(wanted), None
+        if copy.is_cuda:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+        self.kept.append(KeptLogits([row for row in rows if row is not None], copy, ready))
+
+    def clear(self) -> None:
+        """Nothing is kept any more."""
+        self.kept, self._used = [], 0
+
+    def _room_for(self, wanted: torch.Tensor) -> torch.Tensor:
+        count, memory = len(wanted), self._memory
+        alike = memory is not None and (memory.shape[1:], memory.dtype) == (wanted.shape[1:], wanted.dtype)
+        if not alike and not self._used:
+            most = max(1, STORE_BYTES // (wanted.shape[1] * wanted.element_size()))
+            memory = self._memory = torch.empty_like(wanted[:1]).new_empty((most, wanted.shape[1]))
+            alike = True
+        if memory is None or not alike or self._used + count > len(memory):
+            return torch.empty_like(wanted)
+        self._used += count
+        return memory[self._used - count : self._used]
 
 
 def collect(kept: Iterable[KeptLogits], place: Sequence[int], k: int) -> Distributions:

@@ -76,7 +76,7 @@ class TapFolder:
         """The rows of one request, once every rank has marked its end.
 
         Args:
-            key: `rip_tap` of the request, or vLLM's id of it.
+            key: `rip_tap` of the request, or its id: vLLM's own, or without the digits that vLLM appends.
             timeout_s: Longest wait.
             partial: Take what is there when the time is over, and say so.
 
@@ -156,7 +156,7 @@ class TapFolder:
                     "give every request a key of its own, and ask for one sample (n = 1) a request",
                 )
             views.append((rank, last_rows(rank.load(rows.numbers), len(rank.sites))))
-            if not rows.ended:
+            if not rows.ended and not rank.is_over():
                 findings.append(f"rank {rank.name} did not see the end of the request")
-            findings += [*rows.notes, *(f"rank {rank.name}: {text}" for text in rank.broken)]
+            findings += [f"rank {rank.name}: {text}" for text in rank.broken]
         return joined(views, self.sites, findings)

@@ -23,6 +23,7 @@ from .parts import (
     Distributions,
     Part,
     TappedRequest,
+    sum_of_words,
 )
 
 MOST_HEADER_BYTES = 64 << 20

@@ -53,8 +53,6 @@ class TappedRequest:
     """vLLM's own id."""
     key: str
     """What it is captured under: `rip_tap` of its extra_args, else its id."""
-    note: str = ""
-    """What is missing from it, in a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,18 +130,17 @@ def write_part(folder: Path, number: int, part: Part) -> tuple[Path, int]:
         array = np.ascontiguousarray(array)
         table.append({"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "at": size})
         whole = array.reshape(-1).view(np.uint8)
-        aligned = len(whole) - len(whole) % ALIGNMENT
-        rest = np.zeros(-len(whole) % ALIGNMENT + len(whole) - aligned, np.uint8)
-        rest[: len(whole) - aligned] = whole[aligned:]
-        for chunk in (whole[:aligned], rest):
+        tail = len(whole) % ALIGNMENT
+        last = np.zeros(ALIGNMENT if tail else 0, np.uint8)
+        last[:tail] = whole[len(whole) - tail :]
+        for chunk in (whole[: len(whole) - tail], last):
             checksum += sum_of_words(chunk)
             chunks.append(chunk)
             size += len(chunk)
     header = json.dumps(
         {
             "requests": {
-                str(own): [request.request_id, request.key, request.note]
-                for own, request in part.requests.items()
+                str(own): [request.request_id, request.key] for own, request in part.requests.items()
             },
             "ended": list(part.ended),
             "arrays": table,
@@ -160,7 +157,7 @@ def write_part(folder: Path, number: int, part: Part) -> tuple[Path, int]:
         ) as file:
             file.write(begin + header)
             for chunk in chunks:
-                file.write(chunk)
+                file.write(chunk.data)
         unfinished.rename(path)
     except OSError:
         unfinished.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ...schemas.trace import Site
 from .part_reader import BrokenPart, PartIndex, read_index, read_part
-from .parts import SITES, STATE, Part
+from .parts import SITES, STATE, Part, TappedRequest
 from .rank_folder import in_order, is_alive
 
 PLACE = ("tp_rank", "tp_size", "pp_rank", "pp_size", "dp_rank", "dp_size")
@@ -30,13 +30,11 @@ class KeyRows:
         numbers: The rank's numbers of the requests that had the key.
         ended: Whether the end of all of them is marked.
         count: Rows.
-        notes: What is missing, in sentences.
     """
 
     numbers: list[int] = field(default_factory=list)
     ended: bool = False
     count: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 class RankFiles:
@@ -61,8 +59,7 @@ class RankFiles:
         self.broken: list[str] = []
         """Parts that could not be read, in sentences."""
         self._read: set[str] = set()
-        self._requests: dict[int, str] = {}
-        self._notes: dict[int, str] = {}
+        self._requests: dict[int, TappedRequest] = {}
         self._ended: set[int] = set()
         self._places: dict[int, list[Path]] = {}
         self._counts: dict[int, int] = {}
@@ -100,19 +97,17 @@ class RankFiles:
 
     def keys(self) -> list[str]:
         """Every key, in order of appearance."""
-        return [self._requests[number] for number in sorted(self._requests)]
+        return [self._requests[number].key for number in sorted(self._requests)]
 
     def find(self, key: str) -> KeyRows | None:
         """What there is of a key by now; None where it was never seen."""
         self.look()
-        numbers = [number for number, known in self._requests.items() if known == key]
+        numbers = [number for number, known in self._requests.items() if _goes_by(known, key)]
         if not numbers:
             return None
         found = KeyRows(ended=all(number in self._ended for number in numbers))
         for number in numbers:
             found.count += self._counts.get(number, 0)
-            if number in self._notes:
-                found.notes.append(self._notes[number])
             found.numbers.append(number)
         return found
 
@@ -137,9 +132,7 @@ class RankFiles:
 
     def _note(self, path: Path, part: PartIndex) -> None:
         for number, request in part.requests.items():
-            self._requests[number] = request.key
-            if request.note:
-                self._notes[number] = request.note
+            self._requests[number] = request
             if number in part.counts:
                 self._places.setdefault(number, []).append(path)
                 self._counts[number] = self._counts.get(number, 0) + part.counts[number]
@@ -152,6 +145,13 @@ class RankFiles:
             self.not_seen = [str(text) for text in found["not_seen"]]
         except (OSError, ValueError, KeyError, TypeError, ValidationError):
             self.state = "starting" if self.state == "ready" else self.state  # not written yet
+
+
+def _goes_by(request: TappedRequest, key: str) -> bool:
+    """Whether a key means a request. vLLM appends "-" and random digits to the id that its caller knows."""
+    if request.key == key:
+        return True
+    return request.key == request.request_id and request.request_id.rpartition("-")[0] == key
 
 
 def open_ranks(folder: Path) -> list[RankFiles]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .block import SUMMARY_BYTES, RowBlock
-from .distribution import KeptLogits
 from .parts import TappedRequest
 from .rank_folder import RankFolder
 from .rows import NOBODY, Columns, StepInputs, segments_of, summarise_columns
@@ -70,8 +69,8 @@ class Recorder:
         self._ended: list[int] = []
         self._steps = 0
         self._sites = sites
-        self._spare: queue.SimpleQueue[RowBlock] = queue.SimpleQueue()
-        """Blocks that are written and can be filled again."""
+        self._spare: deque[RowBlock] = deque()
+        """Blocks that are written and can be filled again. The last comes first: caches know it best."""
         self._block = self._new_block()
         self._flushed_at = time.monotonic()
         self._step: Step | None = None
@@ -189,7 +188,7 @@ class Recorder:
     def _logits(self, step: Step, hidden: torch.Tensor, logits: torch.Tensor) -> None:
         rows = step.rows_of_logits(hidden)
         if any(row is not None for row in rows):
-            step.logits.append(KeptLogits.of(logits, rows))
+            self._block.logits.keep(logits, rows)
 
     def _settle(self) -> None:
         """The step that ran has all its rows: they count now."""
@@ -201,7 +200,7 @@ class Recorder:
         if (
             block.used == block.room
             or time.monotonic() - self._flushed_at > PENDING_SECONDS
-            or block.logits_bytes() > PENDING_LOGITS_BYTES
+            or block.logits.nbytes() > PENDING_LOGITS_BYTES
         ):
             self._flush()
 
@@ -221,13 +220,13 @@ class Recorder:
         def again() -> None:
             block.clear()
             if block.room == self._room():
-                self._spare.put(block)
+                self._spare.append(block)
 
         part = functools.partial(block.part, requests, ended, self._settings.topk)
         self._folder.put(part, block.nbytes(), again)
         try:
-            self._block = self._spare.get_nowait()
-        except queue.Empty:
+            self._block = self._spare.pop()
+        except IndexError:
             self._block = self._new_block()
 
     def _new_block(self) -> RowBlock:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .distribution import KeptLogits
 from .parts import ROW_FIELDS
 from .rows import NOBODY, Segment, StepInputs
 
@@ -37,7 +36,6 @@ class Step:
         self.number, self.inputs, self.numbers = number, inputs, numbers
         self.segments, self.owners = segments, owners
         self.output: torch.Tensor | None = None
-        self.logits: list[KeptLogits] = []
 
     def table(self) -> np.ndarray[Any, Any]:
         """The row table: int32[R, len(ROW_FIELDS)]."""

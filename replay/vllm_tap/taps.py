@@ -18,6 +18,10 @@ See = Callable[[int, torch.Tensor, Columns], None]
 """Called with a source's number, its tensor, and the sites in its rows."""
 
 
+Call = Callable[..., Any]
+"""Runs a module."""
+
+
 class ModuleTaps:
     """Stands between a model's modules and their callers, without changing what passes.
 
@@ -44,16 +48,20 @@ class ModuleTaps:
         """
         for module, observed in self._observed.items():
             call = module._compiled_call_impl or module._call_impl
-            usual = list(observed) == [(0, 0)]
-            tapped = self._first_output(call, *observed[0, 0]) if usual else self._any(call, module, observed)
-            module._compiled_call_impl = tapped
+            if list(observed) == [(0, 0)]:
+                module._compiled_call_impl = self._of_first_output(call, *observed[0, 0])
+            elif all(run == 0 for run, _ in observed):
+                outputs = [(output, number, columns) for (_, output), (number, columns) in observed.items()]
+                module._compiled_call_impl = self._of_outputs(call, outputs)
+            else:
+                module._compiled_call_impl = self._of_runs(call, module, observed)
 
     def show_to(self, see: See | None) -> None:
         """From now on outputs are shown to `see`, or to nobody. A new forward pass begins."""
         self._see = see
         self._runs.clear()
 
-    def _first_output(self, call: Callable[..., Any], number: int, columns: Columns) -> Callable[..., Any]:
+    def _of_first_output(self, call: Call, number: int, columns: Columns) -> Call:
         """The usual module: one output, once a pass. It runs hundreds of times a token, so it does little."""
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -68,13 +76,26 @@ class ModuleTaps:
 
         return tapped
 
-    def _any(
-        self,
-        call: Callable[..., Any],
-        module: nn.Module,
-        observed: dict[tuple[int, int], tuple[int, Columns]],
-    ) -> Callable[..., Any]:
-        """A module that runs several times, or returns several tensors."""
+    def _of_outputs(self, call: Call, observed: Sequence[tuple[int, int, Columns]]) -> Call:
+        """A module that returns several tensors, once a pass."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                try:
+                    for index, number, columns in observed:
+                        see(number, output if isinstance(output, torch.Tensor) else output[index], columns)
+                except Exception as error:  # whatever it is, the request goes on
+                    self._stop(error)
+            return output
+
+        return tapped
+
+    def _of_runs(
+        self, call: Call, module: nn.Module, observed: dict[tuple[int, int], tuple[int, Columns]]
+    ) -> Call:
+        """A module that runs several times a pass."""
         outputs = sorted({output for _, output in observed})
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -87,11 +108,8 @@ class ModuleTaps:
                     for index in outputs:
                         known = observed.get((run, index))
                         if known is not None:
-                            see(
-                                known[0],
-                                output if isinstance(output, torch.Tensor) else output[index],
-                                known[1],
-                            )
+                            tensor = output if isinstance(output, torch.Tensor) else output[index]
+                            see(known[0], tensor, known[1])
                 except Exception as error:  # whatever it is, the request goes on
                     self._stop(error)
             return output

@@ -125,7 +125,7 @@ def test_together_they_part_where_a_plain_script_sees_it(traces: tuple[Path, Any
                 "--format",
                 "json",
             ).out
-        )
+        )["rows"]
     }
     assert {prompts[name]: step for name, step in found.items()} == {
         prompt: step for prompt, step in parted.items() if step is not None
@@ -170,7 +170,7 @@ def test_an_origin_inside_vllm_is_a_named_gemm_before_the_divergent_token(traces
     token, site = verdict["first_token"], verdict["first_site"]
     assert site["request_id"] == token["request_id"]
     assert site["position"] < token["position"]
-    assert site["origin"], site
+    assert site["is_origin"], site
     assert site["site"].rsplit(".", 1)[-1] in GEMMS, site
 
 

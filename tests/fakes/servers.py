@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -103,7 +104,7 @@ def serve_raw(behave: Callable[[socket.socket, threading.Event], None]) -> Itera
 
     def attend(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.recv(65536)
+            _read_question(connection)
             behave(connection, ended)
 
     threading.Thread(target=accept, daemon=True).start()
@@ -112,6 +113,14 @@ def serve_raw(behave: Callable[[socket.socket, threading.Event], None]) -> Itera
     finally:
         ended.set()
         listener.close()
+
+
+def _read_question(connection: socket.socket) -> None:
+    """All of it: what is left unread when a socket is closed resets the connection, answer included."""
+    head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+    wanted = re.search(rb"(?i)^content-length: *(\d+)", head, re.MULTILINE)
+    while wanted and len(body) < int(wanted[1]) and (more := connection.recv(65536)):
+        body += more
 
 
 def endless(

@@ -237,6 +237,15 @@ def test_a_request_is_captured_under_its_key_its_id_or_not_at_all(tmp_path: Path
     assert run(tmp_path / "asked", only_asked=True) == ["K"]
 
 
+def test_a_request_is_found_by_the_id_that_its_caller_knows(tmp_path: Path) -> None:
+    runner = FirstRunner(small_model())
+    tapped(runner, tmp_path)
+    runner.tokens = {"0-5a3f": [1, 2], "1-77de": [3]}
+    runner.step({"0-5a3f": 2, "1-77de": 1}, scheduled_new_reqs=[new_request("0-5a3f"), new_request("1-77de")])
+    runner.step({}, finished_req_ids={"0-5a3f", "1-77de"})
+    assert ready(tmp_path).rows("0", 10).token_ids.tolist() == [1, 2]
+
+
 def test_two_requests_under_one_key_are_not_mixed(tmp_path: Path) -> None:
     runner = FirstRunner(small_model())
     tapped(runner, tmp_path)

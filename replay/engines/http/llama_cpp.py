@@ -23,25 +23,14 @@ from .llama_child import PARAMETERS
 from .server import ServerEngine
 from .settings import CLIENT_SETTINGS, server_environment
 from .started import StartedServer
-from .told import check_went_well, recognised, unended
+from .told import COMMON_SAMPLING, check_went_well, recognised, unended
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the
 log-probabilities are taken before it is added."""
 
 RENAMED = {"repetition_penalty": "repeat_penalty"}
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "ignore_eos",
-)
+SAMPLING = (*COMMON_SAMPLING, "ignore_eos")
 """Fields of an envelope that llama.cpp has, by their names or those of `RENAMED`."""
 
 HAS_XLLAMACPP = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('xllamacpp') else 3)"
@@ -54,17 +43,7 @@ class LlamaCppEngine(ServerEngine):
     capabilities = Capabilities(
         modes=("free", "golden-decode"), sites=False, logits_hash=False, seed=True, batch="concurrent"
     )
-    unsupported_sampling = frozenset(
-        {
-            "seed_scope",
-            "logits_processors",
-            "structured_outputs",
-            "min_tokens",
-            "stop_token_ids",
-            "bad_words",
-            "allowed_token_ids",
-        }
-    )
+    sampling = (*SAMPLING, "logit_bias")
     own_settings: Mapping[str, str] = {
         "cache": "cold: every prompt is computed anew; warm: the server's prompt cache is used",
         "stream": "true: tokens as they come; false: all at the end, those that end inside a character too",

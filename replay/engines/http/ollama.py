@@ -12,10 +12,11 @@ from typing import Any
 from ....schemas.trace import Mode
 from ...plan import PlannedSequence
 from ...tool_calls import with_calls
-from ..base import Capabilities
 from .answer import End, Event, Piece
 from .server import ServerEngine
 from .told import (
+    COMMON_SAMPLING,
+    TEXT_ENGINE,
     TEXT_ONLY,
     check_went_well,
     chosen_model,
@@ -27,17 +28,7 @@ from .told import (
 )
 
 RENAMED = {"repetition_penalty": "repeat_penalty"}
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-)
+SAMPLING = COMMON_SAMPLING
 """Fields of an envelope that Ollama has as options, by their names or those of `RENAMED`."""
 
 
@@ -45,30 +36,8 @@ class OllamaEngine(ServerEngine):
     """An Ollama server (see `server.ServerEngine`)."""
 
     name = "ollama"
-    capabilities = Capabilities(
-        modes=("free",),
-        sites=False,
-        logits_hash=False,
-        seed=True,
-        token_ids=False,
-        most_topk=0,
-        logprobs="none",
-        batch="concurrent",
-        starts=False,
-    )
-    unsupported_sampling = frozenset(
-        {
-            "seed_scope",
-            "logits_processors",
-            "structured_outputs",
-            "min_tokens",
-            "stop_token_ids",
-            "ignore_eos",
-            "logit_bias",
-            "bad_words",
-            "allowed_token_ids",
-        }
-    )
+    capabilities = TEXT_ENGINE
+    sampling = SAMPLING
     own_settings: Mapping[str, str] = {"served_model": "which of the models on the server is called"}
 
     async def connect(self) -> None:

@@ -15,12 +15,13 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...plan import PlannedSequence
 from ...tool_calls import with_calls
-from ..base import Capabilities
 from .answer import End, Event, Piece
 from .client import Refused
 from .server import ServerEngine
 from .settings import CLIENT_SETTINGS
 from .told import (
+    COMMON_SAMPLING,
+    TEXT_ENGINE,
     TEXT_ONLY,
     answered_by,
     check_went_well,
@@ -32,18 +33,7 @@ from .told import (
     wanted_model,
 )
 
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "logit_bias",
-)
+SAMPLING = (*COMMON_SAMPLING, "logit_bias")
 """Fields that are sent where the envelope states them. Not all are OpenAI's, but all are common."""
 
 OURS = frozenset(
@@ -59,29 +49,8 @@ class OpenAiEngine(ServerEngine):
     """A server that speaks the OpenAI API (see `server.ServerEngine`)."""
 
     name = "openai"
-    capabilities = Capabilities(
-        modes=("free",),
-        sites=False,
-        logits_hash=False,
-        seed=True,
-        token_ids=False,
-        most_topk=0,
-        logprobs="none",
-        batch="concurrent",
-        starts=False,
-    )
-    unsupported_sampling = frozenset(
-        {
-            "seed_scope",
-            "logits_processors",
-            "structured_outputs",
-            "min_tokens",
-            "stop_token_ids",
-            "ignore_eos",
-            "bad_words",
-            "allowed_token_ids",
-        }
-    )
+    capabilities = TEXT_ENGINE
+    sampling = SAMPLING
     own_settings: Mapping[str, str] = {
         "served_model": "the model that is called, also one that the server does not list",
         "max_tokens_field": "the name of the limit: max_tokens, or max_completion_tokens for newer models",

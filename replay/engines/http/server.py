@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
 from ...plan import Batch, PlannedSequence
@@ -44,7 +45,8 @@ class ServerEngine(ABC):
     name: str
     """As it is registered."""
     capabilities: Capabilities
-    unsupported_sampling: frozenset[str] = frozenset()
+    sampling: tuple[str, ...]
+    """Fields of an envelope's sampling that its requests have a word for, beside `n` and `max_tokens`."""
     own_settings: Mapping[str, str] = {}
     """Settings of this engine's requests beside those of all clients: name → what it does."""
 
@@ -77,6 +79,11 @@ class ServerEngine(ABC):
     def parse_settings(cls, pairs: Sequence[str], starts: bool) -> dict[str, Any]:
         """Read `key=value` texts (see `settings.parse_settings`)."""
         return parse_settings(pairs, cls.name, cls.own_settings, starts)
+
+    @property
+    def unsupported_sampling(self) -> frozenset[str]:
+        """Sampling fields that this engine has no word for. A worker's seed is out of a client's reach."""
+        return frozenset(Sampling.model_fields) - {"n", "max_tokens", *self.sampling}
 
     @property
     def pid(self) -> int | None:

@@ -18,24 +18,18 @@ from ..base import Capabilities, TopK
 from .answer import End, Event, Piece, Scored, sorted_topk
 from .server import ServerEngine
 from .settings import CLIENT_SETTINGS
-from .told import check_went_well, chosen_model, recognised, served_models, unended, wanted_model
+from .told import (
+    COMMON_SAMPLING,
+    check_went_well,
+    chosen_model,
+    recognised,
+    served_models,
+    unended,
+    wanted_model,
+)
 
 RENAMED = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "logit_bias",
-)
+SAMPLING = (*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias")
 """Fields of an envelope that SGLang has, by their names or those of `RENAMED`."""
 
 STREAMED_TOKENS = 512
@@ -56,9 +50,7 @@ class SglangEngine(ServerEngine):
         batch="concurrent",
         starts=False,
     )
-    unsupported_sampling = frozenset(
-        {"seed_scope", "logits_processors", "structured_outputs", "bad_words", "allowed_token_ids"}
-    )
+    sampling = SAMPLING
     own_settings: Mapping[str, str] = {
         "cache": "cold: no prefix cached for another request is used; warm: the server's prefix cache is",
         "served_model": "which of the served models is called",

@@ -46,21 +46,7 @@ class TgiEngine(ServerEngine):
         batch="concurrent",
         starts=False,
     )
-    unsupported_sampling = frozenset(
-        {
-            "seed_scope",
-            "logits_processors",
-            "structured_outputs",
-            "min_p",
-            "presence_penalty",
-            "min_tokens",
-            "stop_token_ids",
-            "ignore_eos",
-            "logit_bias",
-            "bad_words",
-            "allowed_token_ids",
-        }
-    )
+    sampling = ("temperature", *SAMPLING)
 
     async def connect(self) -> None:
         """See what is served.

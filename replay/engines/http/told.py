@@ -8,10 +8,36 @@ from typing import Any
 from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput, EngineFailed
 from ...plan import PlannedSequence
-from ..base import Opening
+from ..base import Capabilities, Opening
 from .client import HttpClient, Refused
 
 TEXT_ONLY = "token ids and log-probabilities: of this engine only the text is compared"
+
+COMMON_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+)
+"""Fields of an envelope that nearly every server has a word for."""
+
+TEXT_ENGINE = Capabilities(
+    modes=("free",),
+    sites=False,
+    logits_hash=False,
+    seed=True,
+    token_ids=False,
+    most_topk=0,
+    logprobs="none",
+    batch="concurrent",
+    starts=False,
+)
+"""What a server can do that is called with text and answers with text."""
 
 MOST_SHOWN = 20
 """Models that an error names: a provider serves hundreds."""

@@ -7,15 +7,17 @@ Distributions it tells only with the text of tokens, so there are none here.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...plan import PlannedSequence
-from ..base import Capabilities
 from .answer import End, Event, Piece
 from .server import ServerEngine
 from .told import (
+    COMMON_SAMPLING,
+    TEXT_ENGINE,
     answered_by,
     check_went_well,
     chosen_model,
@@ -25,21 +27,7 @@ from .told import (
     wanted_model,
 )
 
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "logit_bias",
-)
+SAMPLING = (*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias")
 """Fields that TensorRT-LLM calls as an envelope does."""
 
 
@@ -47,19 +35,8 @@ class TrtLlmEngine(ServerEngine):
     """A TensorRT-LLM server (see `server.ServerEngine`)."""
 
     name = "tensorrt-llm"
-    capabilities = Capabilities(
-        modes=("free",),
-        sites=False,
-        logits_hash=False,
-        seed=True,
-        most_topk=0,
-        logprobs="none",
-        batch="concurrent",
-        starts=False,
-    )
-    unsupported_sampling = frozenset(
-        {"seed_scope", "logits_processors", "structured_outputs", "bad_words", "allowed_token_ids"}
-    )
+    capabilities = replace(TEXT_ENGINE, token_ids=True)
+    sampling = SAMPLING
     own_settings: Mapping[str, str] = {"served_model": "which of the served models is called"}
 
     async def connect(self) -> None:

@@ -20,6 +20,7 @@ from .server import ServerEngine
 from .settings import CLIENT_SETTINGS
 from .started import StartedServer
 from .told import (
+    COMMON_SAMPLING,
     answered_by,
     check_went_well,
     chosen_model,
@@ -32,16 +33,8 @@ from .vllm_sites import VllmTaps
 from .vllm_start import start_vllm
 
 SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
+    *COMMON_SAMPLING,
     "min_tokens",
-    "stop",
     "stop_token_ids",
     "ignore_eos",
     "logit_bias",
@@ -62,7 +55,7 @@ class VllmEngine(ServerEngine):
         seed=True,
         batch="concurrent",
     )
-    unsupported_sampling = frozenset({"seed_scope", "logits_processors"})
+    sampling = (*SAMPLING, "structured_outputs")
     own_settings: Mapping[str, str] = {
         "cache": "cold: no prefix cached for another request is used; warm: the server's prefix cache is",
         "served_model": "which of the served models is called",
