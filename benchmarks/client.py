@@ -1,6 +1,6 @@
 """`rip replay` on a vLLM server beside vLLM's own benchmark client: generated tokens a second.
 
-    python benchmarks/client.py --python .engines/vllm/bin/python --model DIR [--url URL] [--concurrency N]
+    python benchmarks/client.py [--python VLLM_PYTHON] [--model DIR] [--url URL] [--concurrency N]
         [--prompts N] [--tokens N] [--pairs N]
 
 Without --url a server is started first. Both clients send the same number of random prompts of the same
@@ -17,18 +17,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from rip.replay.engines.base import Opening
-from rip.replay.engines.http.settings import CLIENT_SETTINGS, resolve_settings
-from rip.replay.engines.http.vllm_start import start_vllm
-from rip.schemas.envelope import Runtime
 from rip.schemas.trace import HEADER_KEY
+from served import PYTHON, TOPK, small_model, vllm_server
 
 BUDGET = 0.95
 PROMPT_TOKENS = 64
-TOPK = 20
 VLLM_CLIENT = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "p = argparse.ArgumentParser(); add_cli_args(p); main(p.parse_args())"
@@ -40,41 +37,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--python", required=True, help="interpreter of vLLM's environment")
-    parser.add_argument("--model", required=True, type=Path)
-    parser.add_argument("--url")
+    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter of vLLM's environment")
+    parser.add_argument("--model", type=Path, help="the model folder that the server serves")
+    parser.add_argument("--url", help="a server that runs already")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        server = None
-        try:
-            if options.url is None:
-                given = {
-                    "dtype": "bfloat16",
-                    "max-model-len": "1024",
-                    "enforce-eager": "true",
-                    "env.VLLM_CPU_KVCACHE_SPACE": "1",
-                    "env.HF_HUB_OFFLINE": "1",
-                }
-                opening = Opening(
-                    Runtime(),
-                    TOPK,
-                    model=options.model,
-                    python=options.python,
-                    given=given,
-                    log=folder / "log",
-                )
-                server = start_vllm(opening, resolve_settings(given, CLIENT_SETTINGS)).server
-                server.wait_ready()
-                options.url = server.url
-            compare(options, folder)
-        finally:
-            if server is not None:
-                server.stop()
+    model = options.model = options.model or small_model()
+    server = nullcontext(options.url) if options.url else vllm_server(options.python, model, taps=False)
+    with tempfile.TemporaryDirectory() as folder, server as options.url:
+        compare(options, Path(folder))
 
 
 def compare(options: argparse.Namespace, folder: Path) -> None:

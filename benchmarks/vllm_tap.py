@@ -4,45 +4,41 @@ Not observed are requests with an empty `rip_tap`: for them a step runs as if th
 look. The prompts are in the prefix cache from the first round on, so that decoding is what is timed: from the
 moment when every request has its first token until one has its last. Ratios are the median of the pairs'.
 
-Run: python benchmarks/vllm_tap.py MODEL --python VLLM_PYTHON
- or: python benchmarks/vllm_tap.py MODEL --url http://127.0.0.1:8000     (a server with RIP_TAP set)
+    python benchmarks/vllm_tap.py [--model DIR] [--python VLLM_PYTHON]
+    python benchmarks/vllm_tap.py --model DIR --url http://127.0.0.1:8000     (a server with RIP_TAP set)
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import os
 import secrets
-import socket
 import statistics
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import httpx
+from served import PYTHON, small_model, vllm_server
 
 BUDGET = 1.10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="the model folder that the server serves")
-    parser.add_argument(
-        "--python", help="interpreter of vLLM's environment: start a server for the benchmark"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--url", help="or use this one")
+    parser.add_argument("--model", type=Path, help="the model folder that the server serves")
+    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter of vLLM's environment")
+    parser.add_argument("--url", help="a server that runs already")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="decode steps per measurement")
     # Whole blocks of the prefix cache and one token, so that a prompt is hardly computed again.
     parser.add_argument("--context", type=int, default=129, help="tokens of each prompt")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
-    if bool(options.url) == bool(options.python):
-        parser.error("give --python or --url")
-    server = contextlib.nullcontext(options.url) if options.url else started(options.python, options.model)
+    model = options.model = options.model or small_model()
+    server = nullcontext(options.url) if options.url else vllm_server(options.python, model, taps=True)
     with server as url:
         for observed in (False, True):
             asyncio.run(measure(url, observed, options))
@@ -68,7 +64,7 @@ async def measure(url: str, observed: bool, options: argparse.Namespace) -> floa
 
     async def request(client: httpx.AsyncClient, number: int) -> None:
         body = {
-            "model": options.model,
+            "model": str(options.model),
             "prompt": [100 + (number * 37 + index * 11) % 20000 for index in range(options.context)],
             "max_tokens": options.tokens,
             "temperature": 0,
@@ -88,47 +84,6 @@ async def measure(url: str, observed: bool, options: argparse.Namespace) -> floa
     async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=options.batch)) as client:
         await asyncio.gather(*(request(client, number) for number in range(options.batch)))
     return (min(last) - max(first)) / (options.tokens - 1)
-
-
-@contextlib.contextmanager
-def started(python: str, model: str) -> Iterator[str]:
-    """A server with taps, stopped at the end; yields its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-        given = {
-            "RIP_TAP": folder,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }
-        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--enforce-eager"]
-        command += [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--max-model-len",
-            "2048",
-            "--dtype",
-            "bfloat16",
-        ]
-        process = subprocess.Popen(command, env={**os.environ, **given}, stdout=log, stderr=log, cwd=folder)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            while True:
-                with contextlib.suppress(httpx.TransportError):
-                    if httpx.get(f"{url}/health").status_code == 200:
-                        break
-                if process.poll() is not None:
-                    log.seek(0)
-                    raise SystemExit("the server ended:\n" + log.read().decode(errors="replace")[-3000:])
-                time.sleep(0.5)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 if __name__ == "__main__":

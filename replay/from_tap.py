@@ -6,6 +6,8 @@ never fed to the model.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from .. import __version__
 from ..schemas.envelope import Envelope, Runtime
-from ..schemas.errors import BadInput
+from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
 from .capture.summarise import RowSummaries
@@ -24,6 +26,8 @@ from .vllm_tap.merge import TapFolder, TappedRows
 READY_S = 10.0
 ENDED_S = 2.0
 """Seconds that a request has to end; of one that has not, what is there is taken."""
+RANDOM_END = re.compile(r"-[0-9a-f]{8}$")
+"""What vLLM puts behind every request's id to keep ids apart; without it, runs of one program align."""
 LAST_TOKEN = "the last token of every answer, which is never fed to the model: the taps do not see it"
 
 
@@ -32,7 +36,7 @@ def trace_from_tap(
 ) -> TraceHeader:
     """Write everything that a tap folder holds as one trace, a sequence for each request.
 
-    A prompt is taken to end where logits were first computed.
+    Requests of one id are its samples. A prompt is taken to end where logits were first computed.
 
     Args:
         folder: RIP_TAP of the engine.
@@ -75,24 +79,31 @@ def trace_from_tap(
     requests: list[Request] = []
     findings: list[str] = []
     try:
+        samples: Counter[str] = Counter()
         for sequence, key in enumerate(keys):
             tapped = taps.rows(key, ENDED_S, partial=True)
             rows = _rows(sequence, tapped, len(taps.sites))
             prompt = _prompt_length(rows.topk)
+            if len(tapped.prefix) < tapped.positions[0]:
+                raise EngineFailed(
+                    f"{folder}: the first {tapped.positions[0]} positions of {key} are not known",
+                    "run the program without prefix caching, or with prompts of token ids",
+                )
+            name = RANDOM_END.sub("", key)
+            sample = samples[name]
+            samples[name] += 1
             envelope = Envelope(
-                request_id=key,
+                request_id=name,
                 prompt_token_ids=rows.token_ids[:prompt].tolist(),
                 runtime=Runtime(engine="vllm"),
             )
-            requests.append(
-                Request(request_id=key, envelope_sha256=envelope.sha256(), envelope=envelope.to_object())
-            )
+            if not sample:
+                identity, whole = envelope.sha256(), envelope.to_object()
+                requests.append(Request(request_id=name, envelope_sha256=identity, envelope=whole))
             findings += [f"{key}: {sentence}" for sentence in tapped.findings]
-            if tapped.positions[0]:
-                findings.append(
-                    f"{key}: its first {tapped.positions[0]} positions came from the prefix cache"
-                )
-            writer.append(SequenceInfo(key, 0, prompt), rows)
+            if tapped.prefix:
+                findings.append(f"{key}: its first {len(tapped.prefix)} positions came from the prefix cache")
+            writer.append(SequenceInfo(name, sample, prompt), rows)
         final = header.model_copy(update={"requests": requests, "findings": findings})
         writer.finish(final)
     except BaseException:
@@ -104,12 +115,10 @@ def trace_from_tap(
 
 
 def _rows(sequence: int, tapped: TappedRows, n_sites: int) -> Rows:
-    """The rows of one request from position 0 on: those of a cached prefix are there, with nothing in them.
-
-    Their token ids are not known to a worker that did not compute them; they are given as 0.
-    """
+    """The rows of one request from position 0 on. Those of a cached prefix hold their token ids only."""
     count = int(tapped.positions[-1]) + 1
     tokens = np.zeros(count, np.int32)
+    tokens[: len(tapped.prefix)] = tapped.prefix[:count]
     tokens[tapped.positions] = tapped.token_ids
     summaries = RowSummaries.empty(count, n_sites)
     for name in ("row_hash", "l2", "absmax", "sketch"):

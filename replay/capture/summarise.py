@@ -116,7 +116,7 @@ def summarise_tensor(
     positions, sites = out.l2.shape
     if not (0 <= site < sites and 0 <= first_position <= positions - rows):
         raise no_room(out, rows, first_position, site)
-    work = _Work.of(out, tensor.dtype, rows, row_stride, tensor.shape[-1])
+    work = Work.of(out, tensor.dtype, rows, row_stride, tensor.shape[-1])
     if work is None:
         summarise_by_reference(tensor, out, first_position, site)
     elif rows:
@@ -147,7 +147,7 @@ class RepeatedRows:
         rows = tensor if tensor.shape[-1] == width else tensor.reshape(-1, width)
         summarise_tensor(rows, self._out, first_position, site)
         if tensor.is_contiguous() and tensor.is_cpu:
-            work = _Work.of(self._out, tensor.dtype, tensor.numel() // width, width, width)
+            work = Work.of(self._out, tensor.dtype, tensor.numel() // width, width, width)
             if work is not None:
                 work.job[FIRST_SLOT] = first_position * self._sites + site
                 self._known[site] = (
@@ -185,7 +185,7 @@ class RepeatedRows:
         return True
 
 
-class _Work:
+class Work:
     """One call of the kernel: the rows of one tensor. It can be run again at another address."""
 
     def __init__(
@@ -204,9 +204,7 @@ class _Work:
         self._kept = (out, tables)  # the task holds their addresses
 
     @classmethod
-    def of(
-        cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, width: int
-    ) -> _Work | None:
+    def of(cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, width: int) -> Work | None:
         """Work on `rows` rows of `width` elements, `row_stride` elements apart; None for a rare dtype."""
         fast = _fast_dtypes().get(dtype)
         if fast is None:

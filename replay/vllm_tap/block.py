@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ..capture.device import Pending
 from ..capture.summarise import RowSummaries
@@ -23,9 +24,11 @@ class RowBlock:
     Args:
         rows: Most rows.
         sites: Number of sites.
+        twins: Sites that may be left out where another one has the same rows: int64[N, 2] (site, the other).
     """
 
-    def __init__(self, rows: int, sites: int) -> None:
+    def __init__(self, rows: int, sites: int, twins: npt.NDArray[np.int64]) -> None:
+        self._twins = twins
         self.summaries = RowSummaries.empty(rows, sites)
         self.pending = Pending()
         """What a GPU still computes for it."""
@@ -52,6 +55,7 @@ class RowBlock:
     def part(self, requests: Mapping[int, TappedRequest], ended: Sequence[int], topk: int) -> Part:
         """Everything in it, as a part. May run on another thread than the one that filled it."""
         table, summaries = self._table[: self.used], _of_rows(self.summaries, slice(0, self.used))
+        _fill(summaries, self._twins)
         kept = table[:, 0] != NOBODY
         following = collect(self.logits.kept, (np.cumsum(kept) - 1).tolist(), topk)
         if not kept.all():
@@ -63,6 +67,15 @@ class RowBlock:
         self.summaries.row_hash[: self.used] = 0
         self.used = 0
         self.logits.clear()
+
+
+def _fill(summaries: RowSummaries, twins: npt.NDArray[np.int64]) -> None:
+    """Give sites that were left out the rows of their twins."""
+    mine, theirs = twins[:, 0], twins[:, 1]
+    row, index = np.nonzero(~summaries.row_hash[:, mine].any(axis=-1))
+    for name in SUMMARIES:
+        array = getattr(summaries, name)
+        array[row, mine[index]] = array[row, theirs[index]]
 
 
 def _of_rows(

@@ -34,6 +34,7 @@ class TappedRows:
         summaries: [R, S].
         topk: The raw distribution for the next token, where logits were computed.
         findings: What a reader should know, in sentences.
+        prefix: Token ids from position 0 on that the prefix cache spared: they have no rows.
     """
 
     positions: npt.NDArray[np.int32]
@@ -42,6 +43,7 @@ class TappedRows:
     summaries: RowSummaries
     topk: list[TopK | None]
     findings: list[str]
+    prefix: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

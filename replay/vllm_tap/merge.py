@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...schemas.errors import EngineFailed
@@ -111,6 +112,16 @@ class TapFolder:
             "does the URL belong to the server that writes into this folder? wait longer for a busy one",
         )
 
+    def forget(self, key: str) -> None:
+        """Remove what was written of a request that was read, so that a folder of rip's own stays small.
+
+        Its rows may share a part with those of others; such a part goes when the last of them is forgotten.
+        """
+        for rank in self._ranks:
+            rows = rank.find(key)
+            if rows is not None:
+                rank.forget(rows.numbers)
+
     def _look(self) -> bool:
         """Read the folder; True when a whole engine is ready in it."""
         self._ranks = open_ranks(self.path)
@@ -159,4 +170,5 @@ class TapFolder:
             if not rows.ended and not rank.is_over():
                 findings.append(f"rank {rank.name} did not see the end of the request")
             findings += [f"rank {rank.name}: {text}" for text in rank.broken]
-        return joined(views, self.sites, findings)
+        prefix = next((known for rank, rows in seen if (known := rank.prefix(rows.numbers))), ())
+        return replace(joined(views, self.sites, findings), prefix=prefix)

@@ -115,7 +115,10 @@ def _header(begin: bytes, read: Callable[[int], bytes]) -> tuple[dict[str, Any],
 
 
 def _requests(header: Mapping[str, Any]) -> dict[int, TappedRequest]:
-    return {int(number): TappedRequest(*map(str, item)) for number, item in header["requests"].items()}
+    return {
+        int(number): TappedRequest(str(request_id), str(key), tuple(int(token) for token in prefix))
+        for number, (request_id, key, prefix) in header["requests"].items()
+    }
 
 
 def _array(body: memoryview, item: Mapping[str, Any]) -> npt.NDArray[Any]:

@@ -53,6 +53,8 @@ class TappedRequest:
     """vLLM's own id."""
     key: str
     """What it is captured under: `rip_tap` of its extra_args, else its id."""
+    prefix: tuple[int, ...] = ()
+    """Token ids of the positions that came from the prefix cache when it began: they have no rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,8 @@ def write_part(folder: Path, number: int, part: Part) -> tuple[Path, int]:
     header = json.dumps(
         {
             "requests": {
-                str(own): [request.request_id, request.key] for own, request in part.requests.items()
+                str(own): [request.request_id, request.key, request.prefix]
+                for own, request in part.requests.items()
             },
             "ended": list(part.ended),
             "arrays": table,

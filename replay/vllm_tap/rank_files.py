@@ -122,6 +122,17 @@ class RankFiles:
                     self.broken.append(f"{path.name} could not be read: {error}")
         return found
 
+    def prefix(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Token ids that the prefix cache spared a request."""
+        return next((self._requests[number].prefix for number in numbers), ())
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Remove the parts that hold nothing but these requests and others that were forgotten before."""
+        mine = {path for number in numbers for path in self._places.pop(number, ())}
+        for path in mine - {path for places in self._places.values() for path in places}:
+            self._kept.pop(path, None)
+            path.unlink(missing_ok=True)
+
     def _part(self, path: Path) -> Part:
         """A part; requests of one batch share parts, so the last ones are kept."""
         part = self._kept.pop(path, None) or read_part(path)

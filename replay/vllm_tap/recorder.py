@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from .block import SUMMARY_BYTES, RowBlock
@@ -22,6 +23,7 @@ from .rank_folder import RankFolder
 from .rows import NOBODY, Columns, StepInputs, segments_of, summarise_columns
 from .runners import new_requests
 from .settings import TapSettings
+from .sites import Discovery
 from .step import Step
 from .taps import ModuleTaps
 
@@ -44,7 +46,7 @@ class Recorder:
     Args:
         folder: Where parts go.
         settings: What is asked for.
-        sites: Number of sites.
+        found: The sites and where they are observed.
         taps: The taps on the modules.
         output: Where the model's own output goes, for a model whose modules cannot be tapped; None: nowhere.
         has_logits: Whether this rank's logits are kept.
@@ -54,7 +56,7 @@ class Recorder:
         self,
         folder: RankFolder,
         settings: TapSettings,
-        sites: int,
+        found: Discovery,
         taps: ModuleTaps,
         output: Columns | None,
         has_logits: bool,
@@ -68,10 +70,17 @@ class Recorder:
         self._next_number = 0
         self._ended: list[int] = []
         self._steps = 0
-        self._sites = sites
+        self._sites = len(found.sites)
+        self._twins = {
+            number: (source.columns[0][0], found.sources[source.handed_on].columns[0][0])
+            for number, source in enumerate(found.sources)
+            if source.handed_on is not None
+        }
+        """Sources that hand on another's tensor → their site and the other's."""
+        self._is_verified = not self._twins
         self._spare: deque[RowBlock] = deque()
         """Blocks that are written and can be filled again. The last comes first: caches know it best."""
-        self._block = self._new_block()
+        self._block = self._new_block(self._room())
         self._flushed_at = time.monotonic()
         self._step: Step | None = None
 
@@ -146,12 +155,12 @@ class Recorder:
                 self._ended.append(number)
         if self._ended:
             self._flush()
-        for name, extra in new_requests(scheduler_output):
-            asked = None if extra is None else extra.get("rip_tap")
-            key = name if asked is None and not self._settings.only_asked else str(asked or "")
-            if key and name not in self._numbers:
-                self._requests[self._next_number] = TappedRequest(name, key)
-                self._numbers[name] = self._next_number
+        for new in new_requests(scheduler_output):
+            asked = None if new.extra is None else new.extra.get("rip_tap")
+            key = new.name if asked is None and not self._settings.only_asked else str(asked or "")
+            if key and new.name not in self._numbers:
+                self._requests[self._next_number] = TappedRequest(new.name, key, new.prefix)
+                self._numbers[new.name] = self._next_number
                 self._next_number += 1
 
     def _forward(self, inputs: StepInputs) -> None:
@@ -166,7 +175,7 @@ class Recorder:
             self._flush()
             segments, owners = segments_of(inputs, numbers, 0)
         if count > self._block.room:
-            self._block = RowBlock(count, self._sites)  # for this step alone
+            self._block = self._new_block(count)  # for this step alone
         self._steps += 1
         step = self._step = Step(self._steps, inputs, numbers, segments, owners)
         if len(segments) == 1 and count < self._block.room:
@@ -197,6 +206,8 @@ class Recorder:
             return
         block = self._block
         block.take(step)
+        if not self._is_verified:
+            self._verify_twins(block)
         if (
             block.used == block.room
             or time.monotonic() - self._flushed_at > PENDING_SECONDS
@@ -227,10 +238,24 @@ class Recorder:
         try:
             self._block = self._spare.pop()
         except IndexError:
-            self._block = self._new_block()
+            self._block = self._new_block(self._room())
 
-    def _new_block(self) -> RowBlock:
-        return RowBlock(self._room(), self._sites)
+    def _verify_twins(self, block: RowBlock) -> None:
+        """After the first step: leave out, from now on, sites whose rows were those of the module within."""
+        block.pending.settle()
+        digests = block.summaries.row_hash[: block.used]
+        same = {
+            number
+            for number, (site, other) in self._twins.items()
+            if (digests[:, site] == digests[:, other]).all() and digests[:, site].any()
+        }
+        self._twins = {number: self._twins[number] for number in same}
+        self._is_verified = True
+        self._taps.trust(frozenset(same))
+
+    def _new_block(self, rows: int) -> RowBlock:
+        twins = np.array(sorted(self._twins.values()), np.int64).reshape(-1, 2)
+        return RowBlock(rows, self._sites, twins)
 
     def _room(self) -> int:
         """Rows of a usual block."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..capture.device import Pending
-from ..capture.summarise import ADDRESS, FIRST_SLOT, NEXT_UNIT, RowSummaries, _Work, summarise_tensor
+from ..capture.summarise import ADDRESS, FIRST_SLOT, NEXT_UNIT, RowSummaries, Work, summarise_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -150,7 +150,7 @@ class RepeatedSteps:
         width, size = tensor.numel() // tensor.shape[0], tensor.element_size()
         works = []
         for site, first, elements in columns:
-            work = _Work.of(self._out, tensor.dtype, segment.count, width, elements)
+            work = Work.of(self._out, tensor.dtype, segment.count, width, elements)
             if work is None:
                 return
             works.append((work.job, work.task, work.run, work.address, first * size, site, work))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .rows import StepInputs
@@ -155,8 +156,26 @@ def _after(target: Any, name: str, then: Callable[..., object]) -> None:
     setattr(target, name, tapped)
 
 
-def new_requests(scheduler_output: Any) -> Iterable[tuple[str, dict[str, Any] | None]]:
-    """Requests that the scheduler sends for the first time, with the extra_args of their sampling."""
+@dataclass(frozen=True)
+class NewRequest:
+    """A request that the scheduler sends for the first time.
+
+    Attributes:
+        name: vLLM's id.
+        extra: The extra_args of its sampling, if it has any.
+        prefix: Token ids that the prefix cache spares it; empty, too, where a prompt is no token ids.
+    """
+
+    name: str
+    extra: dict[str, Any] | None
+    prefix: tuple[int, ...]
+
+
+def new_requests(scheduler_output: Any) -> Iterable[NewRequest]:
+    """Requests that the scheduler sends for the first time."""
     for request in scheduler_output.scheduled_new_reqs:
         sampling = request.sampling_params
-        yield request.req_id, None if sampling is None else sampling.extra_args
+        extra = None if sampling is None else sampling.extra_args
+        yield NewRequest(
+            request.req_id, extra, tuple((request.prompt_token_ids or ())[: request.num_computed_tokens])
+        )

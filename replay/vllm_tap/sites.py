@@ -29,12 +29,15 @@ class Source:
         run: Which run of that module within a forward pass.
         output: Which of its outputs.
         columns: The sites, with their elements of a row.
+        handed_on: The source whose very tensor this one was in the pass that was watched (`mlp` hands on what
+            `down_proj` returned); None: it was its own.
     """
 
     module: nn.Module
     run: int
     output: int
     columns: Columns
+    handed_on: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def find_sites(
     sources: list[Source] = []
     skipped: list[str] = []
     labels: set[str] = set()
+    last: tuple[torch.Tensor, int] | None = None
     for call in watch.calls:
         for output, tensor in naming.in_causal_order(call):
             if not naming.has_rows(tensor):
@@ -82,7 +86,10 @@ def find_sites(
                     columns.append((len(sites), first, site.width))
                     sites.append(site)
             if columns:
-                sources.append(Source(call.module, call.run, output, tuple(columns)))
+                handed_on = last[1] if last is not None and last[0] is tensor and len(columns) == 1 else None
+                sources.append(Source(call.module, call.run, output, tuple(columns), handed_on))
+                is_simple = len(columns) == len(call.outputs) == 1 and call.run == 0 and handed_on is None
+                last = (tensor, len(sources) - 1) if is_simple else None
     not_seen = []
     if skipped:
         shown = ", ".join(skipped[:3]) + (" …" if len(skipped) > 3 else "")

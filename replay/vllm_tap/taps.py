@@ -34,6 +34,11 @@ class ModuleTaps:
         self._failed = failed
         self._see: See | None = None
         self._runs: dict[nn.Module, int] = {}
+        self._last: torch.Tensor | None = None
+        """What the last module returned that another one may hand on."""
+        self._trusted: frozenset[int] = frozenset()
+        self._twins = {number: source.handed_on for number, source in enumerate(sources)}
+        self._remembered = frozenset(self._twins.values()) - {None}
         by_module: dict[nn.Module, dict[tuple[int, int], tuple[int, Columns]]] = {}
         for number, source in enumerate(sources):
             observed = by_module.setdefault(source.module, {})
@@ -49,7 +54,13 @@ class ModuleTaps:
         for module, observed in self._observed.items():
             call = module._compiled_call_impl or module._call_impl
             if list(observed) == [(0, 0)]:
-                module._compiled_call_impl = self._of_first_output(call, *observed[0, 0])
+                number, columns = observed[0, 0]
+                form = self._of_first_output
+                if number in self._remembered:
+                    form = self._of_remembered_output
+                elif self._twins[number] is not None:
+                    form = self._of_handed_on_output
+                module._compiled_call_impl = form(call, number, columns)
             elif all(run == 0 for run, _ in observed):
                 outputs = [(output, number, columns) for (_, output), (number, columns) in observed.items()]
                 module._compiled_call_impl = self._of_outputs(call, outputs)
@@ -58,8 +69,16 @@ class ModuleTaps:
 
     def show_to(self, see: See | None) -> None:
         """From now on outputs are shown to `see`, or to nobody. A new forward pass begins."""
-        self._see = see
+        self._see, self._last = see, None
         self._runs.clear()
+
+    def trust(self, numbers: frozenset[int]) -> None:
+        """Show these sources no more where they hand on the very tensor that another one was shown with.
+
+        Inference tensors count no versions, so the same tensor may have been changed in place in between.
+        The caller has seen that the values were the same, too.
+        """
+        self._trusted = numbers
 
     def _of_first_output(self, call: Call, number: int, columns: Columns) -> Call:
         """The usual module: one output, once a pass. It runs hundreds of times a token, so it does little."""
@@ -70,6 +89,39 @@ class ModuleTaps:
             if see is not None:
                 try:
                     see(number, output if isinstance(output, torch.Tensor) else output[0], columns)
+                except Exception as error:  # whatever it is, the request goes on
+                    self._stop(error)
+            return output
+
+        return tapped
+
+    def _of_remembered_output(self, call: Call, number: int, columns: Columns) -> Call:
+        """One whose output a module around it hands on."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                try:
+                    self._last = tensor = output if isinstance(output, torch.Tensor) else output[0]
+                    see(number, tensor, columns)
+                except Exception as error:  # whatever it is, the request goes on
+                    self._stop(error)
+            return output
+
+        return tapped
+
+    def _of_handed_on_output(self, call: Call, number: int, columns: Columns) -> Call:
+        """One that hands on what a module within it returned."""
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            output = call(*args, **kwargs)
+            see = self._see
+            if see is not None:
+                try:
+                    tensor = output if isinstance(output, torch.Tensor) else output[0]
+                    if tensor is not self._last or number not in self._trusted:
+                        see(number, tensor, columns)
                 except Exception as error:  # whatever it is, the request goes on
                     self._stop(error)
             return output

@@ -112,7 +112,7 @@ def observe(
         lambda why: recorder.fail(why),
     )
     has_logits = place["tp_rank"] == 0 and place["pp_rank"] == place["pp_size"] - 1
-    recorder = Recorder(folder, settings, len(found.sites), taps, output, has_logits)
+    recorder = Recorder(folder, settings, found, taps, output, has_logits)
     try:
         if problem is not None:
             raise problem

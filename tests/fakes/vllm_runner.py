@@ -228,6 +228,8 @@ class NewRequest:
 
     req_id: str
     sampling_params: Any
+    prompt_token_ids: list[int] | None = None
+    num_computed_tokens: int = 0
 
 
 def new_request(req_id: str, **extra: Any) -> NewRequest:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from fakes.tapping import ALONE, ready, tapped, watch
@@ -24,7 +25,9 @@ from fakes.vllm_runner import (
 )
 from rip.replay.capture.distribution import top_k_of_rows
 from rip.replay.capture.rowhash import hash_rows_reference
+from rip.replay.from_tap import trace_from_tap
 from rip.replay.vllm_tap.merge import TapFolder, TappedRows
+from rip.schemas.errors import OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
 
@@ -184,13 +187,52 @@ def test_cached_positions_have_no_rows_and_chunks_go_on(kind: type[FirstRunner],
         attention = id(layer.self_attn.attn)
         CONTEXT.caches[attention, "a"] = dict(list(CONTEXT.caches[attention, "warm"].items())[:4])
     runner.computed["a"] = 4
-    runner.step({"a": 3}, scheduled_new_reqs=[new_request("a")], finished_req_ids={"warm"})
+    request = new_request("a")
+    request.prompt_token_ids, request.num_computed_tokens = runner.tokens["a"][:11], 4
+    runner.step({"a": 3}, scheduled_new_reqs=[request], finished_req_ids={"warm"})
     runner.step({"a": 4})
     runner.step({}, finished_req_ids={"a"})
     rows = ready(tmp_path).rows("a", 10)
+    assert list(rows.prefix) == runner.tokens["a"][:4]
     assert rows.positions.tolist() == [4, 5, 6, 7, 8, 9, 10]
     assert rows.token_ids.tolist() == [5, 6, 7, 8, 9, 10, 11]
     assert [shape.cached_tokens for shape in rows.shapes] == [4, 4, 4, 7, 7, 7, 7]
+
+
+def test_what_was_read_and_forgotten_leaves_the_disk_when_nobody_else_needs_it(tmp_path: Path) -> None:
+    runner = FirstRunner(small_model())
+    tapped(runner, tmp_path)
+    runner.tokens = {"a": [3, 4, 5], "b": [6, 7, 8]}
+    runner.step({"a": 3, "b": 3}, scheduled_new_reqs=[new_request("a"), new_request("b")])
+    runner.step({}, finished_req_ids={"a", "b"})
+    folder = ready(tmp_path)
+    first = folder.rows("a", 10)
+    folder.forget("a")
+    assert list(tmp_path.rglob("part-*.rip")), "the part holds rows of b"
+    assert len(folder.rows("b", 10).positions) == len(first.positions) == 3
+    folder.forget("b")
+    assert not list(tmp_path.rglob("part-*.rip"))
+
+
+def test_everything_in_a_folder_becomes_one_trace(tmp_path: Path) -> None:
+    runner = FirstRunner(small_model())
+    tapped(runner, tmp_path / "taps")
+    names = ("job-0a1b2c3d", "job-4e5f6071", "other")
+    for token, name in enumerate(names):
+        runner.tokens = {name: [3, 4, 5 + token]}
+        runner.step({name: 3}, scheduled_new_reqs=[new_request(name)])
+        runner.step({}, finished_req_ids={name})
+    header = trace_from_tap(tmp_path / "taps", tmp_path / "t.parquet", "mine", None)
+    assert [request.request_id for request in header.requests] == ["job", "other"]
+    found = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert [(row["request_id"], row["sample"], row["position"], row["token_id"]) for row in found] == [
+        (name, sample, position, token)
+        for name, sample, last in (("job", 0, 5), ("job", 1, 6), ("other", 0, 7))
+        for position, token in enumerate((3, 4, last))
+    ]
+    assert all(all(row["site_hash"]) for row in found)
+    with pytest.raises(OutputFailed):
+        trace_from_tap(tmp_path / "taps", tmp_path / "t.parquet", "mine", None)
 
 
 @pytest.mark.parametrize("kind", RUNNERS)
@@ -277,6 +319,47 @@ def test_a_step_with_more_rows_than_the_block_is_whole(
     assert rows.token_ids.tolist() == runner.tokens["a"]
     expected = hashes(torch.cat([down[0][:10], down[1][:30]]))
     assert (at(taps, rows, "layers.1.mlp.down_proj") == expected).all()
+
+
+@pytest.mark.parametrize("what", ["handed on", "changed in place", "changed in later steps"])
+def test_a_block_that_hands_on_its_last_modules_tensor_shows_what_it_returned(
+    what: str, tmp_path: Path
+) -> None:
+    model = small_model()
+    steps = []
+
+    class Block(type(model.model.layers[0].mlp)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output = super().forward(x)
+            steps.append(len(x))
+            if what == "changed in place":
+                output.mul_(2)
+            elif what == "changed in later steps" and len(steps) > 4:
+                output = output + 1
+            return output
+
+    for layer in model.model.layers:
+        layer.mlp.__class__ = Block
+    returned = watch(model, "model.layers.0.mlp")
+    runner = FirstRunner(model)
+    tapped(runner, tmp_path)
+    returned.clear()
+    runner.tokens = {"a": [5, 6, 7, 8, 9]}
+    runner.step({"a": 3}, scheduled_new_reqs=[new_request("a")])
+    runner.step({"a": 1})
+    runner.step({"a": 1})
+    runner.step({}, finished_req_ids={"a"})
+    taps = ready(tmp_path)
+    rows = taps.rows("a", 10)
+    mine, inner = at(taps, rows, "layers.0.mlp"), at(taps, rows, "layers.0.mlp.down_proj")
+    assert (mine == hashes(torch.cat(returned))).all()
+    assert (mine == inner).all(axis=-1).tolist() == {
+        "handed on": [True] * 5,
+        "changed in place": [False] * 5,
+        "changed in later steps": [True, True, True, False, False],
+    }[what]
+    norms = rows.summaries.l2[:, [site.label() for site in taps.sites].index("layers.0.mlp")]
+    assert norms == pytest.approx(torch.cat(returned).norm(dim=-1).numpy())
 
 
 def test_the_model_computes_the_same_with_and_without_taps(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class VllmTaps:
 
     def __init__(self, folder: TapFolder | None, opening: Opening) -> None:
         self._folder = folder
+        self._is_own = opening.url is None
+        """The folder is of a server that rip started: what was read in it is removed."""
         self.sites: list[Site] = []
         self.not_seen: list[str] = []
         self.channel = self.row_hash = self.sketch = ""
@@ -99,6 +101,8 @@ class VllmTaps:
         assert self._folder is not None
         key = self._keys.pop(id(answer.plan))
         tapped = await asyncio.to_thread(self._folder.rows, key, timeout_s)
+        if self._is_own:
+            self._folder.forget(key)
         rows = answer.take(whole=True)
         assert rows is not None
         return [self._with(rows, tapped, answer.plan.request_id)], list(tapped.findings)
