@@ -42,7 +42,7 @@ def small_model() -> Path:
 
 
 @contextmanager
-def vllm_server(python: Path, model: Path, taps: bool) -> Iterator[str]:
+def vllm_server(python: Path, model: Path, taps: bool, topk: int = TOPK) -> Iterator[str]:
     """A vLLM server in bfloat16, stopped at the end; yields its URL.
 
     Raises:
@@ -53,7 +53,7 @@ def vllm_server(python: Path, model: Path, taps: bool) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         sites = re.compile("") if taps else None
-        opening = Opening(Runtime(), TOPK, sites, model=model, python=str(python), given=SETTINGS, log=log)
+        opening = Opening(Runtime(), topk, sites, model=model, python=str(python), given=SETTINGS, log=log)
         server = start_vllm(opening, resolve_settings(SETTINGS, CLIENT_SETTINGS)).server
         try:
             server.wait_ready()

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
-from served import PYTHON, small_model, vllm_server
+from served import PYTHON, TOPK, small_model, vllm_server
 
 BUDGET = 1.10
 
@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="the model folder that the server serves")
     parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter of vLLM's environment")
     parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--topk", type=int, default=TOPK, help="K of the tapped distributions")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="decode steps per measurement")
     # Whole blocks of the prefix cache and one token, so that a prompt is hardly computed again.
@@ -38,7 +39,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
     model = options.model = options.model or small_model()
-    server = nullcontext(options.url) if options.url else vllm_server(options.python, model, taps=True)
+    server = (
+        nullcontext(options.url)
+        if options.url
+        else vllm_server(options.python, model, taps=True, topk=options.topk)
+    )
     with server as url:
         for observed in (False, True):
             asyncio.run(measure(url, observed, options))

@@ -228,6 +228,16 @@ def test_another_prefill_chunking_is_named_before_the_kernel(tmp_path: Path) -> 
     assert "--set prefill_chunk=0" in (cause(verdict, "prefill-chunk").confirm or "")
 
 
+@pytest.mark.parametrize(("channel", "named"), [("eager", False), ("compiled", True)])
+def test_a_cache_of_compiled_code_counts_only_where_compiled_code_ran(
+    tmp_path: Path, channel: str, named: bool
+) -> None:
+    changes = [change("kernels", "inductor_cache", {"files": 4}, {"files": 5})]
+    both = {"a_channel": channel, "b_channel": channel}
+    verdict = verdict_of(tmp_path, *pair((3, 4)), changes=changes, **both)
+    assert ("kernel" in [item.id for item in verdict.causes]) is named
+
+
 @pytest.mark.parametrize("field", ["dtype", "attention_backend"])
 def test_what_another_cause_tells_is_not_told_as_a_kernel_too(tmp_path: Path, field: str) -> None:
     verdict = verdict_of(tmp_path, *pair((3, 4)), changes=[change("engine", field, "x", "y")])
