@@ -36,7 +36,9 @@ def shown_command_lines() -> Iterator[tuple[str, list[str]]]:
     """(place, arguments) of every `rip …` line in a fenced block or inline code of a document."""
     for path in DOCUMENTS:
         text = path.read_text("utf-8")
-        for block in re.findall(r"^```(?:console|sh|bash|text)?\n(.*?)^```", text, re.S | re.M):
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+            if language not in ("", "console", "sh", "bash", "text"):
+                continue
             for line in block.replace("\\\n", " ").splitlines():
                 if match := re.match(r"\s*(?:\$ )?(?:\S+/)?rip ((?:[a-z-]).*)", line):
                     yield f"{path.name}: {line.strip()}", arguments(match[1])
