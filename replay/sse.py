@@ -1,55 +1,86 @@
-"""Server-sent events, read incrementally: bytes in, whole events out (WHATWG HTML, section 9.2).
+"""Server-sent events as bytes: where an event ends, what data it carries, the same event with other data.
 
-An event may arrive in any number of pieces; what is not whole yet waits here.
+It does not know what the data means. Events are kept as the bytes they came in, so that what is not rewritten
+is passed on unchanged.
 """
 
 from __future__ import annotations
 
-MOST_EVENT_BYTES = 32 << 20
-"""Longest event that is waited for: far more than a token with its distribution."""
+import re
+
+MAX_EVENT_BYTES = 64 << 20
+"""An event without an end is given up beyond this: it is no event stream, or a hostile one."""
+# Atomic groups, because "\r\n" is one line end and must never be taken for two.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_OVERLAP = 3
+"""Bytes of a blank line ("\\r\\n\\r\\n") that can stand before the end of a chunk."""
 
 
 class EventTooLong(Exception):
-    """What arrives is no stream of events, or an event that nobody would send."""
+    """An event has no end within `MAX_EVENT_BYTES`."""
 
 
-class EventReader:
-    """Splits a byte stream into the `data` of its events."""
+class Splitter:
+    """Cuts a stream of bytes, in whatever chunks it comes, into whole events."""
 
     def __init__(self) -> None:
-        self._pending = b""
-        self._after_cr = False
+        self._held = bytearray()
 
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes → the data of the events that are whole with them.
-
-        Lines may end in CR LF, LF or CR. Comments and other fields are left out; several `data` lines of one
-        event are joined by LF.
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that this chunk completes, each with the blank line that ends it.
 
         Raises:
-            EventTooLong: No event ends within `MOST_EVENT_BYTES`.
+            EventTooLong: See there; `rest` has what was held.
         """
-        if self._after_cr and piece:  # the LF of a CR LF that was cut in two
-            piece, self._after_cr = piece.removeprefix(b"\n"), False
-        if b"\r" in piece:
-            self._after_cr = piece.endswith(b"\r")
-            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, self._pending = (self._pending + piece).split(b"\n\n")
-        if len(self._pending) > MOST_EVENT_BYTES:
+        searched = max(0, len(self._held) - _OVERLAP)
+        self._held += chunk
+        events, start = [], 0
+        for found in _BLANK_LINE.finditer(self._held, searched):
+            events.append(bytes(self._held[start : found.end()]))
+            start = found.end()
+        del self._held[:start]
+        if len(self._held) > MAX_EVENT_BYTES:
             raise EventTooLong
-        found = [_data(block) for block in blocks]
-        return [data for data in found if data is not None]
+        return events
 
     def rest(self) -> bytes:
-        """What arrived after the last whole event, comments aside: not empty where it broke off in one."""
-        lines = [line for line in self._pending.split(b"\n") if not line.startswith(b":")]
-        return b"\n".join(lines).strip()
+        """What came after the last whole event; nothing is held afterwards."""
+        rest = bytes(self._held)
+        self._held.clear()
+        return rest
 
 
-def _data(block: bytes) -> bytes | None:
-    lines = []
-    for line in block.split(b"\n"):
-        name, _, value = line.partition(b":")
-        if name == b"data":
-            lines.append(value.removeprefix(b" "))
+def data_of(event: bytes) -> bytes | None:
+    """The data of an event, its lines joined by newlines; None where it carries none (a comment, a ping)."""
+    lines = [value for name, value in _fields(event) if name == b"data"]
     return b"\n".join(lines) if lines else None
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """The same event with this data, one line of it, where its first data line stood."""
+    written, done = [], False
+    for line, end in _lines(event):
+        if not _is_data(line):
+            written.append(line + end)
+        elif not done:
+            mark = b"\xef\xbb\xbf" if line.startswith(b"\xef\xbb\xbf") else b""
+            written.append(mark + b"data: " + data + end)
+            done = True
+    return b"".join(written)
+
+
+def _lines(event: bytes) -> list[tuple[bytes, bytes]]:
+    return [(found[1], found[2]) for found in _LINE.finditer(event) if found[0]]
+
+
+def _fields(event: bytes) -> list[tuple[bytes, bytes]]:
+    fields = []
+    for line, _ in _lines(event):
+        name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+        fields.append((name, value.removeprefix(b" ")))
+    return fields
+
+
+def _is_data(line: bytes) -> bool:
+    return line.removeprefix(b"\xef\xbb\xbf").partition(b":")[0] == b"data"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 
+from ..sse import EventTooLong, Splitter, data_of, with_data
 from .additions import NONE, Additions, Json, without
 from .asgi import (
     ClientGone,
@@ -30,7 +31,6 @@ from .asgi import (
 from .call import BROKE_OFF, DISCONNECTED, STOPPED, Call, credentials
 from .compose import FAILED
 from .recorder import Recorder, request_id_of, route_of
-from .sse import EventTooLong, Splitter, data_of, with_data
 
 MOST_BODY_BYTES = 64 << 20
 """A larger request, or whole answer, is passed on unrecorded: it is never in memory at once."""

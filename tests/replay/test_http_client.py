@@ -19,13 +19,10 @@ from fakes import inference
 from fakes.replaying import batch_of, gather
 from fakes.servers import endless, serve, serve_raw
 from fakes.toy_model import MODEL, TOY
-from hypothesis import given
-from hypothesis import strategies as st
 from rip.replay.engines.base import Opening
 from rip.replay.engines.http.client import HttpClient, Refused
 from rip.replay.engines.http.started import StartedServer
 from rip.replay.engines.http.vllm import VllmEngine
-from rip.replay.sse import EventReader
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed
 
@@ -187,8 +184,8 @@ def test_the_whole_answer_has_one_time_limit(behave: Callable[..., None]) -> Non
 
 
 def test_a_stream_of_no_events_is_not_kept_in_memory_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rip.replay.sse.MOST_EVENT_BYTES", 1 << 20)
-    monkeypatch.setattr("rip.replay.engines.http.client.MOST_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("rip.replay.sse.MAX_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("rip.replay.engines.http.client.MAX_EVENT_BYTES", 1 << 20)
     with (
         serve_raw(endless(HEAD, b"x" * 65536)) as url,
         pytest.raises(EngineFailed, match=r"streams no events"),
@@ -218,34 +215,6 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(EngineFailed, match=r"cannot be reached") as raised:
         call(url)
     assert "--url" in raised.value.fix
-
-
-# Event streams
-
-
-@given(
-    events=st.lists(st.text(st.characters(blacklist_characters="\r\n", codec="utf-8")), max_size=5),
-    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
-    noise=st.sampled_from([b"", b": comment", b"event: x", b"id: 7"]),
-    cuts=st.lists(st.integers(0, 200), max_size=8),
-)
-def test_a_stream_means_the_same_however_it_is_cut(
-    events: list[str], end: bytes, noise: bytes, cuts: list[int]
-) -> None:
-    lines = (noise + end if noise else b"") + b"%s"
-    stream = b"".join(lines % (b"data: " + event.encode()) + end + end for event in events)
-    reader, found, start = EventReader(), [], 0
-    for cut in [*sorted(cuts), len(stream)]:
-        found += reader.feed(stream[start:cut])
-        start = max(start, cut)
-    assert found == [event.encode() for event in events]
-    assert reader.rest() == b""
-
-
-def test_the_lines_of_one_event_are_joined_and_an_unfinished_event_is_seen() -> None:
-    reader = EventReader()
-    assert reader.feed(b"data: a\r\ndata:b\r\n\r\nevent: x\r\n\r\ndata: c") == [b"a\nb"]
-    assert reader.rest() == b"data: c"
 
 
 # Servers as processes

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from ....schemas.errors import EngineFailed
-from ...sse import MOST_EVENT_BYTES, EventReader, EventTooLong
+from ...sse import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
 
 MOST_BYTES = 1 << 30
 """Of one whole answer; a long prompt with its log-probabilities has some hundred megabytes."""
@@ -76,12 +76,12 @@ class HttpClient:
             EngineFailed: No answer, an error status, or no JSON.
         """
         async with self._answer(method, path, body) as response:
-            content = b""
+            content = bytearray()
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > MOST_BYTES:
                     raise EngineFailed(f"{self._place(path)} answers without end", _UP)
-        return self._parsed(content, path)
+        return self._parsed(bytes(content), path)
 
     async def events(self, path: str, body: Any) -> AsyncIterator[Any]:
         """Ask and hand over the JSON of every event as it arrives, until `[DONE]` or the stream's end.
@@ -89,19 +89,20 @@ class HttpClient:
         Raises:
             EngineFailed: No answer, an error status, or a stream that breaks off, stalls or is no stream.
         """
-        reader = EventReader()
+        splitter = Splitter()
         async with self._answer("POST", path, body) as response:
             self._check_kind(path, response, "text/event-stream")
             async for piece in response.aiter_bytes():
                 try:
-                    found = reader.feed(piece)
+                    found = splitter.feed(piece)
                 except EventTooLong:
                     raise EngineFailed(f"{self._place(path)} streams no events", _UP) from None
-                for data in found:
+                for data in map(data_of, found):
                     if data == b"[DONE]":
                         return
-                    yield self._parsed(data, path)
-        if reader.rest() not in (b"", b"data: [DONE]", b"data:[DONE]"):
+                    if data is not None:
+                        yield self._parsed(data, path)
+        if data_of(splitter.rest()) not in (None, b"[DONE]"):
             raise EngineFailed(f"{self._place(path)}: the stream broke off inside an event", _UP)
 
     async def lines(self, path: str, body: Any) -> AsyncIterator[Any]:
@@ -115,7 +116,7 @@ class HttpClient:
             self._check_kind(path, response, "application/")
             async for piece in response.aiter_bytes():
                 *whole, pending = (pending + piece).split(b"\n")
-                if len(pending) > MOST_EVENT_BYTES:
+                if len(pending) > MAX_EVENT_BYTES:
                     raise EngineFailed(f"{self._place(path)} streams no lines", _UP)
                 for line in whole:
                     if line.strip():
