@@ -12,7 +12,7 @@ LINK := build/lint/rip
 .PHONY: help setup demo test engines test-engines coverage lint format bench schemas fields clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make .venv with rip, its extras and the small model (again only when versions change)
 
