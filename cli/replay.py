@@ -36,9 +36,11 @@ Examples:
       -o forced.parquet
   rip replay request.json --model ./SmolLM2 --capture tensors --sites 'layers\\.4\\.' \\
       --positions 57:58 -o rows.parquet
+  rip replay set.jsonl --url http://127.0.0.1:8000 --set batch_size=8 -o served.parquet
+  rip replay set.jsonl --lane vllm.toml -o started.parquet
 
 \b
-Settings (--set KEY=VALUE):
+Settings of the engine hf (--set KEY=VALUE); those of servers: docs/engines.md:
   dtype             dtype of weights and activations: float32, bfloat16, float16
   device            torch device, for example cpu or cuda:0
   attention         attention implementation of transformers, for example sdpa or eager

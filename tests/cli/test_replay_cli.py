@@ -394,7 +394,7 @@ def test_a_device_that_is_not_there_is_refused(rip: Rip) -> None:
 def test_the_help_lists_every_setting() -> None:
     from rip.replay.engines.hf_settings import SETTINGS
 
-    listed = command.HELP.split("Settings (--set KEY=VALUE):")[1].split("\n\n")[0]
+    listed = command.HELP.split("docs/engines.md:")[1].split("\n\n")[0]
     said = dict(line.split(maxsplit=1) for line in listed.strip().splitlines())
     assert said == {
         name: known.meaning + (": " + ", ".join(known.choices) if known.choices else "")
