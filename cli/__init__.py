@@ -6,6 +6,7 @@ This file assembles the typer app and is the one place that maps errors to exit 
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -73,6 +74,8 @@ def main() -> NoReturn:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     outlive_readers()
+    # What supervisors and CI send is an interruption too: what was recorded is kept, and servers are stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
             app(arguments, prog_name="rip", standalone_mode=True)

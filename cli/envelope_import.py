@@ -67,4 +67,4 @@ def import_(
     console = stderr_console()
     tell(console, f"Wrote {out}: {len(found.envelopes)} envelopes, {answered} with a whole answer")
     if found.passed_over:
-        tell(console, f"{found.passed_over} entries passed over: no requests to (chat) completions")
+        tell(console, f"passed over, because they are no requests to (chat) completions: {found.passed_over}")

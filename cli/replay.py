@@ -140,7 +140,8 @@ def replay(
     ] = False,
 ) -> None:
     from ..replay.capture.lock import OutputLock
-    from .console import check_output_file, printable, progress_bar, stderr_console
+    from ..replay.recorded import answered
+    from .console import check_output_file, printable, progress_bar, stderr_console, tell
     from .lane import IN_PROCESS, Chosen, LaneRunner, choose
 
     _check_choice("--mode", mode, MODES)
@@ -153,7 +154,7 @@ def replay(
     check_output_file(out, force)
     with OutputLock(out, force):  # before any work; the writer takes it for good
         pass
-    envelopes = _recorded(requests)
+    envelopes, failed = answered(_recorded(requests), requests)
     beside, fill = _neighbours(neighbours)
 
     from ..replay.identity import check_identity
@@ -224,6 +225,8 @@ def replay(
                 out,
                 show,
             )
+    if failed:
+        tell(console, f"passed over, because they were answered with an error when recorded: {failed}")
     _summarise(console, result, chosen=capture is not None)
     raise typer.Exit(EXIT_HOLDS if result.expectations_met else EXIT_FAILS)
 

@@ -166,15 +166,16 @@ def kernels(e: Evidence) -> Finding | None:
         *(line.partition(":")[0] for line in e.setting_differences),
     ]
     told = {f"engine.{name}" for name in fields}
-    if e.header_a.channel == e.header_b.channel == "eager":
-        told.add("kernels.inductor_cache")  # what Inductor compiled for others runs in no eager pass
     changed = [line for line in e.changed(*sections) if line.partition(":")[0] not in told]
     evidence += [f"changed in the fingerprint: {line}" for line in changed]
-    if e.header_a.lane.engine != e.header_b.lane.engine:
-        evidence.append(f"engines: {e.header_a.lane.engine} in A, {e.header_b.lane.engine} in B")
+    others = e.header_a.lane.engine != e.header_b.lane.engine
+    if others:
+        evidence.insert(0, f"engines: {e.header_a.lane.engine} in A, {e.header_b.lane.engine} in B")
     if not evidence or not e.differs:
         return None
-    return circumstance(e, evidence, e.drift())
+    found = circumstance(e, evidence, e.drift())
+    # Whatever else differs comes with the other engine.
+    return replace(found, confidence="high") if others else found
 
 
 def parallel(e: Evidence) -> Finding | None:

@@ -97,7 +97,7 @@ class Commands:
         )
         out = f"try-{tried}.parquet"
         command = shlex.join(["rip", "replay", self.name_b, *words, "-o", out])
-        again = f"{command} && {shlex.join(['rip', 'diverge', self.name_a, out])}"
+        again = f"{command}; {shlex.join(['rip', 'diverge', self.name_a, out])}"
         # A value that may be a secret is in no trace: whoever runs this knows it.
         return f"{again}  # and --set {' --set '.join(f'{name}=…' for name in hidden)}" if hidden else again
 

@@ -98,14 +98,28 @@ def resolve_sampling(
         inherited = (generation_config or {}).get(INHERITED.get(name, ""))
         if value is not None:
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
-        elif inherited is not None:
+        elif inherited is not None and not (name == "max_tokens" and _answered_length(envelope)):
             _check_inherited(name, inherited)
             resolved[name] = Setting(resolved=inherited, source="generation_config")
+        elif name == "max_tokens" and (length := _answered_length(envelope)):
+            resolved[name] = Setting(resolved=length, source="length of the recorded answer")
         elif generation_config is None and name in INHERITED and name != "max_tokens":
             resolved[name] = Setting(source=SERVER_DEFAULT)
         else:
             resolved[name] = Setting(resolved=default, source="engine default")
     return resolved
+
+
+def is_repeatable(sampling: Mapping[str, Setting]) -> bool:
+    """Whether the request, as it was recorded, fixes its tokens: greedy, or with a seed that was stated."""
+    return sampling["temperature"].resolved == 0 or sampling["seed"].source == "envelope"
+
+
+def _answered_length(envelope: Envelope) -> int:
+    """Tokens of the longest recorded answer: where no limit was stated, the server's own let so many come."""
+    expected = envelope.expected
+    answers = [] if expected is None else [expected, *(expected.samples or ())]
+    return max((len(answer.token_ids or ()) for answer in answers), default=0)
 
 
 def left_to_server(sampling: Mapping[str, Setting]) -> dict[str, Setting]:

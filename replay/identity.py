@@ -39,11 +39,15 @@ def check_identity(envelope: Envelope, fingerprint: Fingerprint, allow_drift: bo
     Raises:
         ContractBroken: A hash differs and `allow_drift` is off.
     """
-    unchecked = [
-        f"{field} could not be checked: {found.unavailable if found else 'not probed'}"
+    unknown = {
+        field: found.unavailable if found else "not probed"
         for field, _, _, found in _stated(envelope, fingerprint)
         if found is None or found.unavailable is not None
-    ]
+    }
+    unchecked = []
+    if unknown:
+        reasons = "; ".join(dict.fromkeys(str(reason) for reason in unknown.values()))
+        unchecked = [f"could not be checked: {', '.join(unknown)} ({reasons})"]
     differing = [
         f"{noun} ({_short(wanted)}, here {_short(found.value)})"
         for _, noun, wanted, found in _stated(envelope, fingerprint)

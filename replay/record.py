@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..schemas.envelope import Envelope, Expected
 from ..schemas.trace import Mode, SequenceResult
 from .capture.writer import SequenceInfo, TraceWriter
+from .contract import is_repeatable
 from .engines.base import Engine, Finished, Rows
 from .findings import Findings
 from .plan import Batch
@@ -45,6 +46,14 @@ class Logits:
     logits_hash: bytes | None
     told: bytes
     """Ids and log-probabilities of the top-K, as bytes."""
+
+
+def sample_of(expected: Expected | None, index: int) -> Expected | None:
+    """What is expected of one of the n samples of a request; None: nothing is stated."""
+    if expected is None or index == 0:
+        return expected
+    others = expected.samples or []
+    return others[index - 1] if index <= len(others) else None
 
 
 class Recorder:
@@ -110,9 +119,10 @@ class Recorder:
         """
         found = []
         for sequence, plan in self._planned.items():
-            expected = envelopes[plan.request_id].expected
-            # What is expected is the first sample: the others of n run on other seeds.
-            stated = expected is not None and mode == "free" and plan.seed_offset == 0
+            envelope = envelopes[plan.request_id]
+            # Only what a seed can bring again, or greedy decoding, is expected to come again.
+            expected = sample_of(envelope.expected, plan.seed_offset)
+            stated = expected is not None and mode == "free" and is_repeatable(plan.sampling)
             tokens, finished = self._tokens[sequence], self._finished[sequence]
             wanted: Sequence[object] | None = None
             came: Sequence[object] = tokens

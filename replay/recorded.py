@@ -39,6 +39,26 @@ def requests_from_trace(path: Path) -> list[Envelope]:
     return found
 
 
+def answered(envelopes: list[Envelope], path: Path) -> tuple[list[Envelope], int]:
+    """A recorded set without the requests that were answered with an error, and how many those are.
+
+    Raises:
+        BadInput: None is left.
+    """
+    kept = [envelope for envelope in envelopes if not _was_refused(envelope)]
+    if not kept:
+        raise BadInput(
+            f"{path}: every request was answered with an error when it was recorded",
+            "record requests that the server answers",
+        )
+    return kept, len(envelopes) - len(kept)
+
+
+def _was_refused(envelope: Envelope) -> bool:
+    status = envelope.context.status if envelope.context is not None else None
+    return status is not None and status >= 400
+
+
 def golden_from_trace(path: Path) -> Golden:
     """The generated tokens of every sequence of a trace.
 

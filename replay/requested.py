@@ -11,6 +11,7 @@ from .contract import (
     check_constraints,
     check_prompt,
     check_vocabulary,
+    is_repeatable,
     left_to_server,
     redacted_sampling,
     resolve_sampling,
@@ -46,6 +47,10 @@ def requested(
     silent = None if forced else silent_defaults(sampling)
     if silent:
         findings.add(silent, name)
+    if envelope.expected is not None and not forced and not is_repeatable(sampling):
+        findings.add(
+            "recorded above temperature 0 without a seed: its answer is not expected to come again", name
+        )
     removed = redacted_sampling(envelope)
     if removed and not forced:
         raise BadInput(

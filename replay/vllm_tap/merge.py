@@ -65,6 +65,18 @@ class TapFolder:
             time.sleep(POLL_SECONDS)
         self._describe()
 
+    def check_alive(self) -> None:
+        """Refuse a folder that nobody writes into any more.
+
+        Raises:
+            EngineFailed: Every rank that wrote there has ended.
+        """
+        if self._ranks and all(rank.is_over() or rank.why for rank in self._ranks):
+            raise EngineFailed(
+                f"the engine that wrote into {self.path} has ended",
+                "name the folder RIP_TAP of the server that runs, or make a trace of this one: rip tap",
+            )
+
     def keys(self) -> list[str]:
         """The keys of everything observed so far, in order of appearance."""
         found: dict[str, None] = {}

@@ -480,8 +480,9 @@ def readable(rip: Rip) -> dict[str, int]:
     return {name: int(count) for name, count in (row.split(",") for row in said.out.splitlines()[1:])}
 
 
-def test_ctrl_c_keeps_what_was_recorded(rip: Rip) -> None:
-    done = end_early(rip, "SIGINT")
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_and_what_supervisors_send_keep_what_was_recorded(rip: Rip, signal: str) -> None:
+    done = end_early(rip, signal)
     assert done.returncode == 130
     first, second = done.stderr.splitlines()
     assert first.startswith("rip: interrupted; ")
@@ -515,3 +516,18 @@ def test_a_full_disk_is_said_and_leaves_nothing_under_the_final_name(rip: Rip) -
     assert "File too large" in first
     assert second.startswith("     fix: free disk space")
     assert not list(rip.folder.glob("*t.parquet"))
+
+
+def test_requests_that_were_answered_with_an_error_are_passed_over(rip: Rip) -> None:
+    rip.write("set.jsonl", "a", "b")
+    lines = (rip.folder / "set.jsonl").read_text().splitlines()
+    refused = {**json.loads(lines[1]), "context": {"status": 404, "error": "no such model"}}
+    (rip.folder / "set.jsonl").write_text(f"{lines[0]}\n{json.dumps(refused)}\n")
+    done = rip(requests="set.jsonl")
+    assert done.code == 0
+    assert "answered with an error when recorded: 1" in done.err
+    assert [request.request_id for request in rip.header().requests] == ["a"]
+    (rip.folder / "all.jsonl").write_text(json.dumps(refused))
+    done = rip(requests="all.jsonl", out="u.parquet")
+    assert done.code == 2
+    assert "every request was answered with an error" in done.err

@@ -309,7 +309,7 @@ def test_a_greedy_request_does_not_depend_on_fields_of_draws(tmp_path: Path) -> 
 
 def words_of(found: Cause) -> list[str]:
     assert found.confirm is not None
-    return shlex.split(found.confirm.split(" && ")[0])
+    return shlex.split(found.confirm.split("; ")[0])
 
 
 def test_an_argument_that_only_one_lane_states_is_seen_and_left_out_again(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_confirming_command_repeats_b_but_for_what_it_tests(tmp_path: Path) ->
         "repeat": Setting(resolved=3, source="lane"),
     }
     verdict = verdict_of(tmp_path, a, b, b_lane=Lane(name="l", engine="hf", model="m x", settings=settings))
-    words = shlex.split((cause(verdict, "batch-shape").confirm or "").split(" && ")[0])
+    words = shlex.split((cause(verdict, "batch-shape").confirm or "").split("; ")[0])
     assert words[:3] == ["rip", "replay", str(tmp_path / "b.parquet")]
     assert words[words.index("--model") + 1] == "m x"
     assert words[words.index("--repeat") + 1] == "3"
@@ -278,7 +278,7 @@ def test_every_confirming_command_is_one_that_exists(tmp_path: Path) -> None:
     assert len(verdict.causes) >= 7
     for item in verdict.causes:
         assert item.confirm
-        for command in item.confirm.split(" && "):
+        for command in item.confirm.split("; "):
             words = shlex.split(command)
             assert words[0] == "rip"
             assert words[1] in COMMANDS

@@ -191,7 +191,7 @@ def test_a_hash_that_nobody_could_read_is_said_to_be_unchecked() -> None:
     without = environment(tokenizer={"sha256": unavailable("the folder has no tokenizer", "files")})
     stated = envelope(tokenizer_sha256=TOKENIZER)
     assert check_identity(stated, without, allow_drift=False) == [
-        "tokenizer_sha256 could not be checked: the folder has no tokenizer"
+        "could not be checked: tokenizer_sha256 (the folder has no tokenizer)"
     ]
     assert identity_differences(stated, without) != [], "unread is not equal"
 

@@ -510,3 +510,33 @@ def test_probabilities_are_those_of_the_raw_distribution(run: Runner) -> None:
     assert shaped[4]["logits_hash"] == plain[4]["logits_hash"]
     total = math.fsum(math.exp(value) for value in plain[4]["topk_logprobs"])
     assert 0 < total <= 1 + 1e-6
+
+
+def test_every_sample_of_a_request_is_expected_to_come_again_where_a_seed_was_stated(run: Runner) -> None:
+    first = run(envelope("a", n=3))
+    answers = [list(tokens(first)["a", sample]) for sample in range(3)]
+    others = [{"token_ids": answers[1]}, {"token_ids": [*answers[2][:-1], answers[2][-1] ^ 1]}]
+    raw = envelope("a", n=3, expected=answers[0]).to_object()
+    raw["expected"]["samples"] = others
+    again = run(Envelope.from_object(raw, "test"))
+    assert [outcome.mismatch for outcome in again.outcomes] == [None, None, len(answers[2]) - 1]
+    assert not again.expectations_met
+    assert all(outcome.had_expected for outcome in again.outcomes)
+
+
+def test_an_answer_that_nothing_fixes_is_not_expected_to_come_again(run: Runner) -> None:
+    raw = envelope("a", expected=[1, 2, 3]).to_object()
+    del raw["sampling"]["seed"]
+    result = run(Envelope.from_object(raw, "test"))
+    assert result.expectations_met
+    assert not result.outcomes[0].had_expected
+    assert any("without a seed" in sentence for sentence in result.header.findings)
+
+
+def test_where_no_limit_was_stated_as_many_tokens_come_as_were_recorded(run: Runner) -> None:
+    raw = envelope("a", expected=list(range(10, 33))).to_object()
+    del raw["sampling"]["max_tokens"]
+    result = run(Envelope.from_object(raw, "test"))
+    assert len(result.outcomes[0].tokens) == 23
+    limit = result.header.requests[0].sampling["max_tokens"]
+    assert (limit.resolved, limit.source) == (23, "length of the recorded answer")

@@ -27,7 +27,7 @@ from rip.replay.capture.distribution import top_k_of_rows
 from rip.replay.capture.rowhash import hash_rows_reference
 from rip.replay.from_tap import trace_from_tap
 from rip.replay.vllm_tap.merge import TapFolder, TappedRows
-from rip.schemas.errors import OutputFailed
+from rip.schemas.errors import EngineFailed, OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
 
@@ -495,3 +495,12 @@ def test_without_the_variable_the_plugin_does_nothing_and_imports_nothing() -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={})
     assert done.stdout.split() == []
+
+
+def test_a_folder_that_nobody_writes_into_any_more_is_refused(tmp_path: Path) -> None:
+    recorder = tapped(FirstRunner(small_model()), tmp_path)
+    folder = ready(tmp_path)
+    folder.check_alive()
+    recorder.close()
+    with pytest.raises(EngineFailed, match="has ended"):
+        ready(tmp_path).check_alive()

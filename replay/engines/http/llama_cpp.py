@@ -109,7 +109,9 @@ class LlamaCppEngine(ServerEngine):
         named = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
         named["repetition_penalty"] = "repeat_penalty"
         self.sampling_defaults = {
-            name: told[other] for name, other in named.items() if isinstance(told.get(other), int | float)
+            name: _decimal(told[other])
+            for name, other in named.items()
+            if isinstance(told.get(other), int | float)
         }
         self._slots = int(props.get("total_slots") or 1)
         self._by = {
@@ -264,6 +266,11 @@ class LlamaCppEngine(ServerEngine):
             self.topk,
             float("-inf") if chosen is None else float(chosen),
         )
+
+
+def _decimal(value: int | float) -> int | float:
+    """A number as it was written: the server tells its float32 with more digits than it has."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _truncated(said: Mapping[str, Any]) -> tuple[str, ...]:

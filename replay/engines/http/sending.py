@@ -92,7 +92,7 @@ async def _attend(
             arrived.put_nowait(rows)
         arrived.put_nowait(answer.finished())
     except (Exception, asyncio.CancelledError) as error:  # handed to the one who waits
-        if plan.recorded and (rows := answer.take()):
+        if plan.recorded and answer.generated and (rows := answer.take()):
             arrived.put_nowait(rows)
         partial = answer.broken_off() if plan.recorded else None
         if isinstance(error, asyncio.CancelledError):

@@ -21,7 +21,7 @@ import httpx
 from ....schemas.errors import BadInput, EngineFailed
 
 POLL_S = 0.2
-STOP_S = 20.0
+STOP_S = 6.0
 """Seconds that a server has to end by itself before it is killed."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOG_END = 1 << 16

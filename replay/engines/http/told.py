@@ -148,7 +148,9 @@ def check_went_well(said: Mapping[str, Any]) -> None:
         return
     error = said["error"]
     message = error.get("message", error) if isinstance(error, dict) else error
-    raise EngineFailed(f"the server gave up: {str(message)[:300]}", "see the log of the server")
+    raise EngineFailed(
+        f"the server gave up: {str(message)[:300]}", "ask for what it allows, or see the log of the server"
+    )
 
 
 def unended() -> EngineFailed:

@@ -77,6 +77,7 @@ class VllmTaps:
 
         folder = TapFolder(path)
         folder.wait_ready(READY_S)
+        folder.check_alive()
         return cls(folder, opening)
 
     def capabilities(self, most: Capabilities) -> Capabilities:
