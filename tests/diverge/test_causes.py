@@ -238,6 +238,13 @@ def test_a_cache_of_compiled_code_counts_only_where_compiled_code_ran(
     assert ("kernel" in [item.id for item in verdict.causes]) is named
 
 
+def test_of_two_records_only_what_differs_is_told(tmp_path: Path) -> None:
+    libraries = [{"libc": {"id": "93ac", "path": "/lib"}, "libm": {"id": one}} for one in ("1f", "2e")]
+    changes = [change("libraries", "loaded", *libraries)]
+    verdict = verdict_of(tmp_path, *pair((3, 4)), changes=changes)
+    assert any("libraries.loaded.libm.id: 1f → 2e" in line for line in cause(verdict, "kernel").evidence)
+
+
 @pytest.mark.parametrize("field", ["dtype", "attention_backend"])
 def test_what_another_cause_tells_is_not_told_as_a_kernel_too(tmp_path: Path, field: str) -> None:
     verdict = verdict_of(tmp_path, *pair((3, 4)), changes=[change("engine", field, "x", "y")])
