@@ -22,6 +22,12 @@ def rows(trace: Path) -> list[dict[str, object]]:
     return pq.read_table(trace, columns=COLUMNS).to_pylist()
 
 
+def running_children() -> set[int]:
+    """Process ids of this process's children that have not ended."""
+    children = psutil.Process().children()
+    return {child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}
+
+
 @pytest.fixture
 def lane(gguf: Path) -> tuple[object, ...]:
     """Options of a started llama.cpp; the envelopes name another form of the model."""
@@ -92,6 +98,7 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_behind(
             yield event
 
     monkeypatch.setattr(LlamaCppEngine, "_generated", killing)
+    before = running_children()
     said = rip("replay", request_set(1), *lane, "--set", "stream=true", "-o", tmp_path / "t.parquet")
     assert said.code == 2
     assert "q0" in said.err
@@ -102,7 +109,7 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_behind(
         "query", tmp_path / "t.parquet.parts", "SELECT count(*) AS n FROM tokens WHERE step IS NOT NULL"
     )
     assert int(kept.out.split()[-1]) >= 8
-    assert not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    assert running_children() == before
 
 
 def test_a_model_that_is_no_gguf_is_refused_before_anything_starts(
