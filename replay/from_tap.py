@@ -23,7 +23,6 @@ from .capture.writer import SequenceInfo, TraceWriter
 from .engines.base import ExecutionShape, Rows, TopK
 from .vllm_tap.merge import TapFolder, TappedRows
 
-READY_S = 10.0
 ENDED_S = 2.0
 """Seconds that a request has to end; of one that has not, what is there is taken."""
 RANDOM_END = re.compile(r"-[0-9a-f]{8}$")
@@ -51,7 +50,7 @@ def trace_from_tap(
         OutputFailed: The trace cannot be written.
     """
     taps = TapFolder(folder)
-    taps.wait_ready(READY_S)
+    taps.wait_ready(0.0)  # what it observed is there by now
     keys = taps.keys()
     if not keys:
         raise BadInput(

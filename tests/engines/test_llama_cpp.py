@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -47,12 +48,23 @@ def test_golden_decode_returns_the_recorded_tokens_with_the_free_runs_logprobs(
     _, verdict = diverged(free, forced)
     assert verdict["levels"]["token"]["state"] == "holds"
     assert verdict["first_token"] is None
-    # The control: other tokens, forced, are what comes.
-    shifted = {row["token_id"] for row in rows(free)}
-    assert len(shifted) > 20
+    # The control: other tokens, forced, are what comes, with other numbers behind them.
+    lines = [json.loads(line) for line in request_set(2).read_text("utf-8").splitlines()]
+    chosen = [
+        [row["token_id"] for row in rows(free) if row["request_id"] == one["request_id"]] for one in lines
+    ]
+    for one, ids in zip(lines, chosen, strict=True):
+        one["expected"] = {"token_ids": ids[len(one["prompt_token_ids"]) :][::-1]}
+    backwards = tmp_path / "backwards.jsonl"
+    backwards.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    other = tmp_path / "other.parquet"
+    replayed(backwards, *lane, "--mode", "golden-decode", "-o", other)
+    generated = [row["token_id"] for row in rows(other) if row["step"] is not None]
+    assert generated == [token for one in lines for token in one["expected"]["token_ids"]]
+    assert [row["topk_logprobs"] for row in rows(other)] != [row["topk_logprobs"] for row in rows(free)]
 
 
-def test_threads_change_logprobs_and_one_lane_repeats_itself(
+def test_a_lane_repeats_itself_and_another_one_has_other_logprobs(
     lane: tuple[object, ...], request_set: Callable[[int], Path], tmp_path: Path
 ) -> None:
     one, again, two = (tmp_path / f"{name}.parquet" for name in ("one", "again", "two"))
