@@ -6,14 +6,21 @@ the batch it came in, nor from the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ..engines.base import TopK
 from .summarise import RowSummaries, summarise_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+COLUMN_HEIGHT = 64
+"""Values of a row that are looked at as one, to find the largest."""
 
 
 def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
@@ -32,19 +39,15 @@ def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
     summaries = RowSummaries.empty(logits_RV.shape[0], 1)
     summarise_tensor(logits_RV, summaries, 0, 0)
     hashes = summaries.digests()
-    values_RV = logits_RV.float()
-    k = min(k, values_RV.shape[-1])
-    # torch.topk breaks ties at will; the K-th value is well defined, so take all ids that reach it.
-    threshold_R1 = torch.topk(values_RV, k, dim=-1).values[:, -1:].cpu().numpy()
-    rows = values_RV.cpu().numpy()
-    reach_RV = (rows >= threshold_R1) | np.isnan(rows)
+    values_RV = logits_RV.float().cpu().numpy()
+    k = min(k, values_RV.shape[1])
+    terms_V = np.empty(values_RV.shape[1])  # fresh memory for every row would take longer than the sums
     result = []
-    for row, values_V in enumerate(rows):
-        ids = np.flatnonzero(reach_RV[row])
+    for row, (values_V, ids) in enumerate(zip(values_RV, _reaching_top(values_RV, k), strict=True)):
         logits = values_V[ids]
         order = np.lexsort((ids, -logits, ~np.isnan(logits)))[:k]
         kept = logits[order]
-        logsumexp = _logsumexp(values_V)
+        logsumexp = _logsumexp(values_V, terms_V)
         with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, and that is the answer
             logprobs = (kept.astype(np.float64) - logsumexp).astype(np.float32)
         result.append(
@@ -73,9 +76,36 @@ def with_next(topk: TopK, logits_V: torch.Tensor, token: int) -> TopK:
     return replace(topk, next_logprob=float(logprob))
 
 
-def _logsumexp(values_V: np.ndarray[Any, Any]) -> float:
-    """log Σ exp in float64. numpy adds in one fixed order; torch's order depends on its threads."""
+def _reaching_top(values_RV: np.ndarray[Any, Any], k: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Of each row the ids that may be among its K largest values; NaN counts as the largest.
+
+    The values stand in C columns. At least K of them reach the K-th largest of the columns' maxima, so a
+    value below it is not among the K largest; and what reaches it stands in few columns. That is a third of
+    the time of a partial sort, and ties come whole.
+    """
+    vocabulary = values_RV.shape[1]
+    height = max(1, min(COLUMN_HEIGHT, vocabulary // (4 * k)))
+    columns = vocabulary // height
+    in_columns = columns * height
+    rest = np.arange(in_columns, vocabulary)
+    grid_RHC = values_RV[:, :in_columns].reshape(-1, height, columns)
+    maxima_RC = grid_RHC.max(axis=1)
+    bound_R = np.partition(maxima_RC, columns - k, axis=1)[:, columns - k]
+    for grid_HC, maxima_C, bound, values_V in zip(grid_RHC, maxima_RC, bound_R, values_RV, strict=True):
+        near = np.flatnonzero(~(maxima_C < bound))
+        line, column = np.nonzero(~(grid_HC[:, near] < bound))
+        yield np.concatenate([line * columns + near[column], rest[~(values_V[in_columns:] < bound)]])
+
+
+def _logsumexp(values_V: np.ndarray[Any, Any], terms_V: np.ndarray[Any, Any]) -> float:
+    """log Σ exp in float64. numpy adds in one fixed order; torch's order depends on its threads.
+
+    Args:
+        values_V: float32[V]
+        terms_V: float64[V], overwritten.
+    """
     largest = float(values_V.max())
     if not np.isfinite(largest):
         return largest
-    return largest + float(np.log(np.exp(values_V.astype(np.float64) - largest).sum()))
+    np.subtract(values_V, largest, out=terms_V, dtype=np.float64)
+    return largest + float(np.log(np.exp(terms_V, out=terms_V).sum()))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,15 @@ SHARED_BYTES = 1024 * 1024
 """Below this (some 50 µs of one core: a decode step, for example) rows are not shared among threads. Little
 would be saved, and on a busy machine a thread that has to be waited for may come milliseconds late."""
 
+CACHE_LINE = 64
+"""Bytes."""
+
 BLOCK_PADDING = 32
 """Table entries beyond the widest row, so that its last block can be read whole."""
 
 
-ADDRESS, FIRST_SLOT, NEXT_UNIT = 0, 5, 0
-"""Fields of a job and of a task that change from call to call (see kernels.py)."""
+ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT = 0, 5, 6, 0
+"""Fields of a job and of a task that change from call to call, and a job's length (see kernels.py)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ class RowSummaries:
             np.zeros((*shape, 2), np.uint64),
             np.zeros(shape, np.float32),
             np.zeros(shape, np.float32),
-            np.zeros((*shape, SKETCH_SIZE), np.float32),
+            _aligned_zeros((*shape, SKETCH_SIZE)),
         )
 
     def digests(self) -> npt.NDArray[np.void]:
@@ -86,6 +90,14 @@ class RowSummaries:
         arrays = ((self.row_hash, other.row_hash), (self.l2, other.l2), (self.absmax, other.absmax),
                   (self.sketch, other.sketch))  # fmt: skip
         return all(mine.tobytes() == theirs.tobytes() for mine, theirs in arrays)
+
+
+def _aligned_zeros(shape: tuple[int, ...]) -> F32:
+    """Float32 zeros from the start of a cache line on: then a sketch is one line, not parts of two."""
+    count = math.prod(shape)
+    room = np.zeros(4 * count + CACHE_LINE, np.uint8)
+    first = -room.ctypes.data % CACHE_LINE
+    return room[first : first + 4 * count].view(np.float32).reshape(shape)
 
 
 def summarise_tensor(
@@ -116,7 +128,7 @@ def summarise_tensor(
     positions, sites = out.l2.shape
     if not (0 <= site < sites and 0 <= first_position <= positions - rows):
         raise no_room(out, rows, first_position, site)
-    work = Work.of(out, tensor.dtype, rows, row_stride, tensor.shape[-1])
+    work = Work.of(out, tensor.dtype, rows, row_stride, (tensor.shape[-1],))
     if work is None:
         summarise_by_reference(tensor, out, first_position, site)
     elif rows:
@@ -147,7 +159,7 @@ class RepeatedRows:
         rows = tensor if tensor.shape[-1] == width else tensor.reshape(-1, width)
         summarise_tensor(rows, self._out, first_position, site)
         if tensor.is_contiguous() and tensor.is_cpu:
-            work = Work.of(self._out, tensor.dtype, tensor.numel() // width, width, width)
+            work = Work.of(self._out, tensor.dtype, tensor.numel() // width, width, (width,))
             if work is not None:
                 work.job[FIRST_SLOT] = first_position * self._sites + site
                 self._known[site] = (
@@ -186,31 +198,48 @@ class RepeatedRows:
 
 
 class Work:
-    """One call of the kernel: the rows of one tensor. It can be run again at another address."""
+    """One call of the kernel: some columns of the rows of one tensor. It can be run again at another address.
+
+    Attributes:
+        job: JOB_LENGTH fields for each of the columns.
+        task: The task's fields.
+    """
 
     def __init__(
-        self, out: RowSummaries, rows: int, row_bytes: int, elements: int, code: int, stride: int
+        self, out: RowSummaries, rows: int, stride: int, columns: Sequence[int], code: int, size: int
     ) -> None:
         kernel = _kernel()
         assert kernel is not None
-        tables = _tables_for(row_bytes, elements)
-        self.job = array("q", (0, stride, rows, elements, code, 0))
+        widest = max(columns)
+        tables = _tables_for(widest * size, widest)
+        self.job = array("q", [item for width in columns for item in (0, stride, rows, width, code, 0)])
         jobs, _ = self.job.buffer_info()
-        per_ticket = max(1, TICKET_BYTES // max(1, row_bytes))
-        fields = (0, rows, per_ticket, rows, jobs, out.l2.shape[1], *out.addresses, *tables.addresses)
+        per_ticket = max(1, TICKET_BYTES // max(1, widest * size))
+        units = rows * len(columns)
+        fields = (0, units, per_ticket, rows, jobs, out.l2.shape[1], *out.addresses, *tables.addresses)
         self.task = array("q", fields)
         self.address, _ = self.task.buffer_info()
-        self.run = kernel.in_threads if rows * row_bytes >= SHARED_BYTES else kernel.alone
+        self.run = kernel.in_threads if rows * sum(columns) * size >= SHARED_BYTES else kernel.alone
         self._kept = (out, tables)  # the task holds their addresses
 
     @classmethod
-    def of(cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, width: int) -> Work | None:
-        """Work on `rows` rows of `width` elements, `row_stride` elements apart; None for a rare dtype."""
+    def of(
+        cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, columns: Sequence[int]
+    ) -> Work | None:
+        """Work on `rows` rows, `row_stride` elements apart; None for a rare dtype.
+
+        Args:
+            out: Where the results go.
+            dtype: The elements' dtype.
+            rows: Number of rows.
+            row_stride: Elements from one row to the next.
+            columns: How many elements of a row each of the columns has.
+        """
         fast = _fast_dtypes().get(dtype)
         if fast is None:
             return None
         code, size = fast
-        return cls(out, rows, width * size, width, code, row_stride * size)
+        return cls(out, rows, row_stride * size, columns, code, size)
 
 
 def prepare_kernel(device: torch.device | None = None, dtype: torch.dtype | None = None) -> str:

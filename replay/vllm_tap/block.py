@@ -35,7 +35,9 @@ class RowBlock:
         self.repeated = RepeatedSteps(self.summaries, self.pending)
         self.room = rows
         self.used = 0
-        self._table = np.zeros((rows, len(ROW_FIELDS)), np.int32)
+        self._steps: list[Step] = []
+        self.numbers: set[int] = set()
+        """The requests with rows here."""
         self.logits = LogitsStore()
 
     def nbytes(self) -> int:
@@ -44,17 +46,22 @@ class RowBlock:
 
     def take(self, step: Step) -> None:
         """A step that has run: its rows count now."""
-        table = step.table()
-        self._table[self.used : self.used + len(table)] = table
-        self.used += len(table)
+        step.output = None
+        self._steps.append(step)
+        self.numbers.update(step.numbers)
+        self.used += len(step.owners)
 
-    def numbers(self) -> set[int]:
-        """The requests with rows here."""
-        return set(np.unique(self._table[: self.used, 0]).tolist()) - {NOBODY}
+    def land(self) -> None:
+        """Have everything that devices know on the host: then `part` may run on another thread."""
+        self.pending.settle()
+        for step in self._steps:
+            step.land()
 
     def part(self, requests: Mapping[int, TappedRequest], ended: Sequence[int], topk: int) -> Part:
-        """Everything in it, as a part. May run on another thread than the one that filled it."""
-        table, summaries = self._table[: self.used], _of_rows(self.summaries, slice(0, self.used))
+        """Everything in it, as a part, once it has landed."""
+        tables = [step.table() for step in self._steps]
+        table = np.concatenate([np.zeros((0, len(ROW_FIELDS)), np.int32), *tables])
+        summaries = _of_rows(self.summaries, slice(0, self.used))
         _fill(summaries, self._twins)
         kept = table[:, 0] != NOBODY
         following = collect(self.logits.kept, (np.cumsum(kept) - 1).tolist(), topk)
@@ -65,7 +72,7 @@ class RowBlock:
     def clear(self) -> None:
         """Make room again."""
         self.summaries.row_hash[: self.used] = 0
-        self.used = 0
+        self._steps, self.numbers, self.used = [], set(), 0
         self.logits.clear()
 
 

@@ -221,9 +221,9 @@ class Recorder:
         block = self._block
         if not block.used and not self._ended:
             return
-        block.pending.settle()
+        block.land()
         ended = tuple(self._ended)
-        requests = {number: self._requests[number] for number in {*block.numbers(), *ended}}
+        requests = {number: self._requests[number] for number in {*block.numbers, *ended} - {NOBODY}}
         for number in ended:
             del self._requests[number]
         self._ended = []

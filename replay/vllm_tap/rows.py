@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..capture.device import Pending
-from ..capture.summarise import ADDRESS, FIRST_SLOT, NEXT_UNIT, RowSummaries, Work, summarise_tensor
+from ..capture.summarise import (
+    ADDRESS,
+    FIRST_SLOT,
+    JOB_LENGTH,
+    NEXT_UNIT,
+    RowSummaries,
+    Work,
+    summarise_tensor,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +113,9 @@ class RepeatedSteps:
     """Summarises tensors into one block of rows, and remembers for every batch shape what they were like.
 
     The tensors of a decode step are those of the step before with other values. Then a call of the kernel
-    needs its address and its output row, and nothing else is looked at.
+    needs its address and its output row, and nothing else is looked at. Between two calls a model reads
+    megabytes of weights, so what a call needs is out of the caches unless other sites have just used it, too:
+    all tensors of one form share one piece of work.
 
     Args:
         out: Where the summaries go.
@@ -116,6 +126,7 @@ class RepeatedSteps:
         self._out, self._pending = out, pending
         self._sites = out.l2.shape[1]
         self._shapes: dict[tuple[int, int, int], list[tuple[Any, ...] | None]] = {}
+        self._forms: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
         self._known: list[tuple[Any, ...] | None] = []
         self._segment = Segment(0, 0, 0)
         self._slot = 0
@@ -127,6 +138,7 @@ class RepeatedSteps:
         if known is None:
             if len(self._shapes) >= KNOWN_SHAPES:
                 self._shapes.clear()
+                self._forms.clear()
             known = self._shapes[shape] = [None] * self._sites  # there are no more sources than sites
         self._known, self._segment, self._slot = known, segment, segment.out * self._sites
 
@@ -134,32 +146,41 @@ class RepeatedSteps:
         """Summarise the observed rows of one output."""
         known = self._known[source]
         if known is not None:
-            shape, dtype, offset, works = known
-            if tensor.shape == shape and tensor.dtype is dtype and tensor.is_contiguous():
+            shape, strides, dtype, offset, places, job, task, run, task_address, _ = known
+            if tensor.shape == shape and tensor.stride() == strides and tensor.dtype is dtype:
                 address, slot = tensor.data_ptr() + offset, self._slot
-                for job, task, run, task_address, column, site, _ in works:
-                    job[ADDRESS] = address + column
-                    job[FIRST_SLOT] = slot + site
-                    task[NEXT_UNIT] = 0
-                    run(task_address)
+                for (at, column), (site, _, _) in zip(places, columns):  # noqa: B905
+                    job[at + ADDRESS] = address + column
+                    job[at + FIRST_SLOT] = slot + site
+                task[NEXT_UNIT] = 0
+                run(task_address)
                 return
-        segment = self._segment
-        summarise_columns(tensor, columns, segment, self._out, self._pending)
-        if not (tensor.is_cpu and tensor.is_contiguous()):
-            return
-        width, size = tensor.numel() // tensor.shape[0], tensor.element_size()
-        works = []
-        for site, first, elements in columns:
-            work = Work.of(self._out, tensor.dtype, segment.count, width, elements)
-            if work is None:
-                return
-            works.append((work.job, work.task, work.run, work.address, first * size, site, work))
-        self._known[source] = (
-            tensor.shape,
-            tensor.dtype,
-            segment.first * width * size,
-            tuple(works),
-        )
+        summarise_columns(tensor, columns, self._segment, self._out, self._pending)
+        self._known[source] = self._form_of(tensor, columns)
+
+    def _form_of(self, tensor: torch.Tensor, columns: Columns) -> tuple[Any, ...] | None:
+        """What to compare a source's next tensor with, and the work on it; None where it needs a copy."""
+        stretch = (self._segment.first, self._segment.count)
+        places = tuple(column[1:] for column in columns)
+        key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, stretch, places)
+        if key not in self._forms:
+            self._forms[key] = self._new_form(tensor, columns)
+        return self._forms[key]
+
+    def _new_form(self, tensor: torch.Tensor, columns: Columns) -> tuple[Any, ...] | None:
+        if not tensor.is_cpu:
+            return None
+        rows_TW = _rows_of(tensor)
+        if rows_TW.data_ptr() != tensor.data_ptr() or rows_TW.stride(1) != 1:
+            return None
+        segment, size, row_stride = self._segment, tensor.element_size(), rows_TW.stride(0)
+        work = Work.of(self._out, tensor.dtype, segment.count, row_stride, [width for *_, width in columns])
+        if work is None:
+            return None
+        places = tuple((index * JOB_LENGTH, first * size) for index, (_, first, _) in enumerate(columns))
+        offset = segment.first * row_stride * size
+        form = (tensor.shape, tensor.stride(), tensor.dtype, offset, places)
+        return *form, work.job, work.task, work.run, work.address, work
 
 
 def summarise_columns(
@@ -174,9 +195,13 @@ def summarise_columns(
         out: Where the summaries go.
         pending: Takes what a GPU only begins to compute here.
     """
-    rows_TW = tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)
-    rows_RW = rows_TW[segment.first : segment.first + segment.count]
+    rows_RW = _rows_of(tensor)[segment.first : segment.first + segment.count]
     for site, first, elements in columns:
         whole = first == 0 and elements == rows_RW.shape[1]
         rows = rows_RW if whole else rows_RW[:, first : first + elements]
         summarise_tensor(rows, out, segment.out, site, pending)
+
+
+def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """[T, W], a view where the memory allows it."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)

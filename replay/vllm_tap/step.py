@@ -36,20 +36,27 @@ class Step:
         self.number, self.inputs, self.numbers = number, inputs, numbers
         self.segments, self.owners = segments, owners
         self.output: torch.Tensor | None = None
+        """[T, W], what the model returned, while logits are computed from it."""
+
+    def land(self) -> None:
+        """Bring to the host what a device knows. Then `table` needs no device any more."""
+        inputs = self.inputs
+        self._token_ids = inputs.token_ids.cpu().numpy()
+        self._positions = None if inputs.positions is None else inputs.positions.cpu().numpy()
 
     def table(self) -> np.ndarray[Any, Any]:
-        """The row table: int32[R, len(ROW_FIELDS)]."""
+        """The row table of a step that has landed: int32[R, len(ROW_FIELDS)]. May run on any thread."""
         inputs, owners = self.inputs, self.owners
         table = np.zeros((len(owners), len(ROW_FIELDS)), np.int32)
         tokens = np.concatenate([np.arange(item.first, item.first + item.count) for item in self.segments])
         firsts = np.cumsum([0, *inputs.counts[:-1]])
-        if inputs.positions is None:
+        if self._positions is None:
             computed = np.asarray(inputs.computed, np.int32)
         else:
-            computed = inputs.positions.cpu().numpy()[firsts].astype(np.int32)
+            computed = self._positions[firsts].astype(np.int32)
         table[:, 0] = np.where(owners == NOBODY, NOBODY, np.asarray(self.numbers, np.int32)[owners])
         table[:, 1] = computed[owners] + tokens - firsts[owners]
-        table[:, 2] = inputs.token_ids.cpu().numpy()[tokens]
+        table[:, 2] = self._token_ids[tokens]
         table[:, 3] = self.number
         table[:, 4] = len(inputs.request_ids)
         table[:, 5] = owners
