@@ -23,10 +23,13 @@ from fakes.vllm_runner import (
     new_request,
     small_model,
 )
+from rip.replay.capture.device import Pending
 from rip.replay.capture.distribution import top_k_of_rows
 from rip.replay.capture.rowhash import hash_rows_reference
+from rip.replay.capture.summarise import RowSummaries, summarise_by_reference
 from rip.replay.from_tap import trace_from_tap
 from rip.replay.vllm_tap.merge import TapFolder, TappedRows
+from rip.replay.vllm_tap.rows import RepeatedSteps, Segment
 from rip.schemas.errors import EngineFailed, OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
@@ -216,12 +219,13 @@ def test_what_was_read_and_forgotten_leaves_the_disk_when_nobody_else_needs_it(t
 
 def test_everything_in_a_folder_becomes_one_trace(tmp_path: Path) -> None:
     runner = FirstRunner(small_model())
-    tapped(runner, tmp_path / "taps")
+    recorder = tapped(runner, tmp_path / "taps")
     names = ("job-0a1b2c3d", "job-4e5f6071", "other")
     for token, name in enumerate(names):
         runner.tokens = {name: [3, 4, 5 + token]}
         runner.step({name: 3}, scheduled_new_reqs=[new_request(name)])
         runner.step({}, finished_req_ids={name})
+    recorder.close()  # what is still to be written, is
     header = trace_from_tap(tmp_path / "taps", tmp_path / "t.parquet", "mine", None)
     assert [request.request_id for request in header.requests] == ["job", "other"]
     found = pq.read_table(tmp_path / "t.parquet").to_pylist()
@@ -504,3 +508,30 @@ def test_a_folder_that_nobody_writes_into_any_more_is_refused(tmp_path: Path) ->
     recorder.close()
     with pytest.raises(EngineFailed, match="has ended"):
         ready(tmp_path).check_alive()
+
+
+@pytest.mark.parametrize("form", ["whole", "columns of a fused GEMM", "view with a stride", "heads"])
+def test_steps_of_one_form_are_summarised_like_the_first_whatever_comes_between(form: str) -> None:
+    first_out, count, padded = 3, 4, 6
+    columns = ((0, 0, 64), (2, 64, 16), (1, 80, 16)) if "fused" in form else ((1, 0, 96),)
+    out, expected = RowSummaries.empty(8, 3), RowSummaries.empty(8, 3)
+    steps = RepeatedSteps(out, Pending())
+
+    def tensor(seed: int, shape: str) -> torch.Tensor:
+        values = torch.randn(padded, 160, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        return {
+            "whole": values[:, :96].contiguous(),
+            "columns of a fused GEMM": values[:, :96].contiguous(),
+            "view with a stride": values[:, 32:128],
+            "heads": values[:, :96].reshape(padded, 6, 16),
+            "another dtype": values[:, :96].float(),
+            "transposed": values[:, :96].T.contiguous().T,
+        }[shape]
+
+    for number, shape in enumerate([form, form, "another dtype", form, "transposed", form, form]):
+        steps.begin(Segment(1, count, first_out), padded)
+        steps.see(0, tensor(number, shape), columns)
+        rows = tensor(number, shape).reshape(padded, -1)[1 : 1 + count]
+        for site, first, width in columns:
+            summarise_by_reference(rows[:, first : first + width], expected, first_out, site)
+        assert out.same_bits(expected), (number, shape)
