@@ -49,8 +49,19 @@ def print_summary(
         folder: The result folder, for totals by site and for the next command.
         headers: Headers of A and B, for token text.
     """
-    if not console.is_terminal:
-        console.width = _WIDTH_WITHOUT_TERMINAL
+    if console.is_terminal:
+        _print_all(console, verdict, folder, headers)
+        return
+    console.width = _WIDTH_WITHOUT_TERMINAL
+    with console.capture() as captured:
+        _print_all(console, verdict, folder, headers)
+    # Tables fill their lines up to the width; in a file or a paste that is noise.
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print_all(
+    console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
+) -> None:
     _line(console, 0, headline(verdict), "bold")
     _line(console, 0, second_line(verdict))
     if logprobs := logprob_line(verdict):

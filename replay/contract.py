@@ -51,6 +51,12 @@ INHERITED = {
 PROGRAMS = frozenset({"structured_outputs", "logits_processors"})
 """Fields that hold a program or a grammar, which an engine in this process cannot carry out."""
 
+GENERATION_CONFIG = "generation_config"
+"""Source of a value that comes from the model's generation_config.json."""
+
+TOLD_BY_SERVER = "told by the server"
+"""Source of a default that the server itself names."""
+
 SERVER_DEFAULT = "server default"
 """Source of a value that is left to the server, which does not tell it."""
 
@@ -59,7 +65,10 @@ LEFT_TO_TEXT_SERVERS = ("presence_penalty", "frequency_penalty", "seed")
 
 
 def resolve_sampling(
-    envelope: Envelope, generation_config: Mapping[str, Any] | None, unsupported: frozenset[str] = PROGRAMS
+    envelope: Envelope,
+    generation_config: Mapping[str, Any] | None,
+    unsupported: frozenset[str] = PROGRAMS,
+    inherited_from: str = GENERATION_CONFIG,
 ) -> dict[str, Setting]:
     """Every sampling field with its value and source: envelope, generation_config or engine default.
 
@@ -68,6 +77,7 @@ def resolve_sampling(
         generation_config: What applies where it is silent, before the engine's default; None: the server has
             defaults that it does not tell. Then they are left to it, and the value is None.
         unsupported: Fields that the engine has no word for.
+        inherited_from: Where those defaults come from.
 
     Raises:
         BadInput: The envelope asks for something that this engine cannot do, where silence would change the
@@ -100,7 +110,7 @@ def resolve_sampling(
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
         elif inherited is not None and not (name == "max_tokens" and _answered_length(envelope)):
             _check_inherited(name, inherited)
-            resolved[name] = Setting(resolved=inherited, source="generation_config")
+            resolved[name] = Setting(resolved=inherited, source=inherited_from)
         elif name == "max_tokens" and (length := _answered_length(envelope)):
             resolved[name] = Setting(resolved=length, source="length of the recorded answer")
         elif generation_config is None and name in INHERITED and name != "max_tokens":

@@ -39,7 +39,9 @@ def requested(
         BadInput: This engine or model cannot run it.
     """
     name = envelope.request_id
-    sampling = resolve_sampling(envelope, engine.sampling_defaults, engine.unsupported_sampling)
+    sampling = resolve_sampling(
+        envelope, engine.sampling_defaults, engine.unsupported_sampling, engine.sampling_defaults_from
+    )
     if not engine.capabilities.token_ids:
         _check_text(envelope)
         sampling = left_to_server(sampling)

@@ -119,7 +119,8 @@ class Setting(Record):
     observed: Any = None
     """What the engine or process reports."""
     source: str
-    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `engine default`."""
+    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `told by the server`,
+    `server default`, `engine default` and the like."""
 
 
 class Request(Record):

@@ -215,6 +215,8 @@ class Engine(Protocol):
     sampling_defaults: Mapping[str, Any] | None
     """What applies where the envelope is silent, in the words of generation_config.json; None: the server
     has defaults of its own and does not tell them."""
+    sampling_defaults_from: str
+    """Where they come from, as a source of settings."""
     unsupported_sampling: frozenset[str]
     """Sampling fields that this engine has no word for."""
     sites: list[Site]

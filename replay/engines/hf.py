@@ -17,7 +17,7 @@ from ...schemas.trace import Mode, Site
 from ..capture.rowhash import ROW_HASH_NAME
 from ..capture.sketch import SKETCH_NAME
 from ..capture.taps import Taps
-from ..contract import PROGRAMS
+from ..contract import GENERATION_CONFIG, PROGRAMS
 from ..plan import Batch, PlannedSequence
 from .base import Capabilities, Finished, Opening, Rows
 from .hf_forward import model_errors
@@ -82,6 +82,7 @@ class HfEngine:
         self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31 - 1)
         generation = self.model.generation_config
         self.sampling_defaults: dict[str, Any] = generation.to_diff_dict() if generation else {}
+        self.sampling_defaults_from = GENERATION_CONFIG
         self._eos = _as_list(
             getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
         )

@@ -16,6 +16,7 @@ import numpy as np
 from ...schemas.envelope import Sampling
 from ...schemas.errors import BadInput, EngineFailed
 from ...schemas.trace import Mode, Setting, Site
+from ..contract import GENERATION_CONFIG
 from ..plan import Batch, PlannedSequence
 from .base import ExecutionShape, Finished, Opening, Rows, SamplerRecord, TopK
 from .offline import DOCUMENT, OfflineKind, OfflineOutput, OfflineSampling
@@ -61,6 +62,7 @@ class OfflineLane:
         self.context_length = self._size("context_length")
         self.settings = self._settings(given)
         self.sampling_defaults = self._generation_config()
+        self.sampling_defaults_from = GENERATION_CONFIG
         self.sites: list[Site] = []
         self.findings: list[str] = []
         self.not_seen: list[str] = []

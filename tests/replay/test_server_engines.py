@@ -131,6 +131,12 @@ def test_a_server_of_text_is_sent_no_seed_that_nobody_stated(engine: str, path: 
     assert len(set(stated.texts())) == 1
 
 
+def test_defaults_that_the_server_tells_are_called_the_servers(lab: Lab) -> None:
+    used = lab("llama.cpp", SERVERS["llama.cpp"](), envelope(sampling={"seed": 1})).header.requests[0].sampling
+    assert (used["top_k"].resolved, used["top_k"].source) == (40, "told by the server")
+    assert (used["min_p"].resolved, used["min_p"].source) == (0.05, "told by the server")
+
+
 def test_sglang_says_when_the_seed_has_no_effect(lab: Lab) -> None:
     trace = lab("sglang", Sglang(deterministic=False))
     assert trace.about("seeds have no effect")

@@ -16,6 +16,7 @@ from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
+from ...contract import TOLD_BY_SERVER
 from ...plan import PlannedSequence
 from ..base import Capabilities, TopK
 from .answer import End, Event, Piece, sorted_topk
@@ -108,6 +109,7 @@ class LlamaCppEngine(ServerEngine):
         told = defaults.get("params", defaults)
         named = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
         named["repetition_penalty"] = "repeat_penalty"
+        self.sampling_defaults_from = TOLD_BY_SERVER
         self.sampling_defaults = {
             name: _decimal(told[other])
             for name, other in named.items()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
+from ...contract import GENERATION_CONFIG
 from ...plan import Batch, PlannedSequence
 from ..base import UNKNOWN_LENGTH, Capabilities, Finished, Opening, Rows
 from .answer import Answer, Event
@@ -56,6 +57,7 @@ class ServerEngine(ABC):
         self.settings: dict[str, Setting] = resolve_settings(opening.given, self.default_settings())
         self.vocab_size = self.context_length = UNKNOWN_LENGTH
         self.sampling_defaults: Mapping[str, Any] | None = None
+        self.sampling_defaults_from = GENERATION_CONFIG
         self.sites: list[Site] = []
         self.not_seen: list[str] = []
         self.findings: list[str] = []

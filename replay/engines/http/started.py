@@ -122,6 +122,8 @@ class StartedServer:
 
     def stop(self) -> None:
         """End it and its children. May be called twice."""
+        if self._say is not None and self.death() is None:
+            self._say("stopping the server")
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             if not self._signal(number):
                 break
