@@ -9,7 +9,7 @@ VLLM := $(ENGINES)/vllm
 LINK := build/lint/rip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test engines test-engines coverage lint format bench schemas fields clean
+.PHONY: help setup demo test test-faults fault-table engines test-engines coverage lint format bench schemas fields clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ demo: $(READY)  ## The main job on a real model: fingerprint, replay twice, dive
 
 test: $(READY)  ## Run the tests
 	$(BIN)/python -m pytest
+
+test-faults: $(READY)  ## Run the whole fault corpus: every planted fault named, at its place (minutes)
+	PYTHONPATH=tests $(BIN)/python -m faults.run
+
+fault-table: $(READY)  ## The same, and its table into docs/measurements.md
+	PYTHONPATH=tests $(BIN)/python -m faults.run --write
 
 engines: $(VLLM)/.ready  ## Make the environment of vLLM (CPU build, 3.5 GB) with rip's taps in it
 

@@ -52,7 +52,20 @@ def _global_options(
 
 
 def _register_commands() -> None:
-    from . import check, demo, diverge, drift, envelope, fingerprint, query, record, replay, tap
+    from . import (
+        check,
+        demo,
+        diverge,
+        drift,
+        envelope,
+        fingerprint,
+        narrow,
+        query,
+        record,
+        replay,
+        report,
+        tap,
+    )
 
     app.command("fingerprint", short_help="Read what this environment is.")(fingerprint.fingerprint)
     app.command("drift", short_help="Compare two fingerprints.")(drift.drift)
@@ -61,6 +74,8 @@ def _register_commands() -> None:
     app.command("replay", short_help="Re-run recorded requests, every layer observed.")(replay.replay)
     app.command("tap", short_help="Make a trace of what vLLM's taps saw by themselves.")(tap.tap)
     app.command("diverge", short_help="Compare two traces: where and why they part.")(diverge.diverge)
+    app.command("report", short_help="The postmortem of a comparison: HTML or Markdown.")(report.report)
+    app.command("narrow", short_help="Which settings turn a divergence on, by experiment.")(narrow.narrow)
     app.add_typer(check.app, name="check", short_help="Does an engine keep what it promises?")
     app.command("query", short_help="Run SQL over a trace or a result.")(query.query)
     app.command("demo", short_help="The main job on a real model, in minutes.")(demo.demo)
@@ -88,6 +103,7 @@ def main() -> NoReturn:
             print("rip: interrupted", file=sys.stderr)  # typer turns Ctrl-C into this, without a word
     except Exception as error:
         if debug:
+            vars(error).pop("__notes__", None)  # the fix, which is told below
             traceback.print_exc()
         code = _tell(error)
     sys.exit(code)

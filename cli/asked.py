@@ -78,4 +78,33 @@ def asked_sampling(pairs: list[str]) -> dict[str, Any]:
             raise BadInput(
                 f"--sampling {pair}: {said}", "docs/formats.md describes the sampling fields"
             ) from None
+    _check_runnable(stated)
     return stated
+
+
+def _check_runnable(stated: dict[str, Any]) -> None:
+    """Refuse what each field may hold, but no engine can run."""
+    most, least = stated.get("max_tokens"), stated.get("min_tokens")
+    for name, fault, mend in (
+        ("max_tokens", most == 0, "there is nothing to generate; give at least 1"),
+        (
+            "min_tokens",
+            most is not None and least is not None and least > most,
+            "more than max_tokens; lower it",
+        ),
+        ("allowed_token_ids", stated.get("allowed_token_ids") == [], "so no token may follow; name some"),
+        ("stop", "" in _listed(stated.get("stop")), "an empty string stands in every text; leave it out"),
+        (
+            "bad_words",
+            "" in _listed(stated.get("bad_words")),
+            "an empty string stands in every text; leave it out",
+        ),
+    ):
+        if fault:
+            wrong, _, fix = mend.partition("; ")
+            value = json.dumps(stated[name], ensure_ascii=False)
+            raise BadInput(f"--sampling {name}={value} cannot run: {wrong}", fix)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

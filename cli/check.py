@@ -114,6 +114,8 @@ def batch_invariance(
     _check_folder(out, force)
     given = Chosen("check", engine, model, url, api_key_env, python, None, tuple(settings or ()))
     chosen = choose(lane, given)
+    if chosen.neighbours is not None:
+        raise BadInput(f"{lane}: neighbours: the check chooses the batches", "say --batch N")
     if any(pair.partition("=")[0].replace("-", "_") == "batch_size" for pair in chosen.settings):
         raise BadInput("--set batch_size: the check chooses the batches", "say --batch N")
     together = min(batch or sequences, sequences)

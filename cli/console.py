@@ -48,6 +48,11 @@ def printable(text: str) -> str:
     )
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 envelope`, `2 envelopes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def tell(console: Console, sentence: str, style: str | None = None) -> None:
     """Print one sentence: one line in a file; on a terminal wrapped between words, later lines indented."""
     text = printable(sentence)

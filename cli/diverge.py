@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, NothingCompared
+from ..schemas.errors import BadInput, NothingCompared, RipError
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ Examples:
   rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
   rip diverge old.parquet new.parquet --require numeric --tolerance 0.05
   rip diverge monday.parquet tuesday.parquet --require semantic
+  rip diverge alone.parquet batch.parquet --zoom
+  rip diverge old.parquet new.parquet --reference fp64.parquet
   rip diverge alone.parquet batch.parquet --json > verdict.json
 
 Where a trace holds no token ids, texts are compared: texts that differ fail the level token, equal ones do
@@ -50,6 +52,30 @@ def diverge(
             "--require", metavar="LEVEL", help="Level that must hold: bitwise, numeric, token or semantic."
         ),
     ] = "token",
+    zoom: Annotated[
+        bool,
+        typer.Option(
+            "--zoom",
+            help="Run both sides again to the first difference, name the op, and prove it by putting A's "
+            "rows into B (engine hf).",
+        ),
+    ] = False,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            "--reference",
+            metavar="R.parquet",
+            help="Golden trace of A in float32 or float64: is it rounding, or is one side farther?",
+        ),
+    ] = None,
+    noise: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--noise",
+            metavar="N.parquet",
+            help="A's lane run again: how far equally good runs lie apart. May be repeated.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
@@ -65,6 +91,8 @@ def diverge(
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise BadInput(f"--tolerance {tolerance}: not a size", "give a number from 0 up, for example 0.05")
     folder = out if out is not None else Path(f"{_stem(a)}-vs-{_stem(b)}")
+    if noise and reference is None:
+        raise BadInput("--noise is measured against a reference", "give one with --reference R.parquet")
     if html is not None:
         refuse_overwrite(html, force)
     headers = read_header(a), read_header(b)
@@ -78,9 +106,21 @@ def diverge(
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, note=f"{done:,} of {total:,} positions")
 
-        verdict = compare(a, b, folder, changes, tolerance, show, force)
+        verdict = compare(a, b, folder, changes, tolerance, show, force, reference, noise or [])
     print_summary(console, verdict, folder, headers)
     console.print(f"Wrote {folder}", markup=False)
+    failed: RipError | None = None
+    if zoom:
+        from ..diverge.summary import print_zoom
+        from .zoom import keep, zoom_into
+
+        try:
+            verdict = zoom_into(verdict, (a, b), headers, console)
+        except RipError as error:  # what was found without it is written all the same
+            failed = error
+        else:
+            keep(verdict, folder)
+            print_zoom(console, verdict)
     if html is not None:
         from ..diverge.report import write_report
 
@@ -88,6 +128,8 @@ def diverge(
         console.print(f"Wrote {html}", markup=False)
     if as_json:
         print(verdict.to_json(), end="")
+    if failed is not None:
+        raise failed
     if verdict.levels[require].state == "not stated":
         raise BadInput(
             f"no tolerance is stated, so the level {require} cannot hold", "state one with --tolerance"

@@ -16,7 +16,7 @@ from .envelope_import import import_
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
-    from ..schemas.envelope import Envelope
+    from ..schemas.envelope import Envelope, Expected
     from ..schemas.fingerprint import Fingerprint
 
 SET_SUFFIX = ".jsonl"
@@ -176,8 +176,9 @@ def check(
 ) -> None:
     """Check that envelopes are valid and complete enough to replay.
 
-    Exit code 0: they are, and the model's hashes agree; 1: valid, but something is missing or differs;
-    2: a file or line is invalid.
+    Requests that were answered with an error when they were recorded are counted apart: rip replay passes
+    over them. Exit code 0: all others are complete, and the model's hashes agree; 1: valid, but something is
+    missing or differs, or every request was answered with an error; 2: a file or line is invalid.
 
     \b
     Examples:
@@ -186,13 +187,17 @@ def check(
     """
     from ..replay.contract import misfits
     from ..replay.identity import completeness, identity_differences
+    from ..replay.recorded import was_refused
     from ..schemas.envelope import load_requests
     from .console import printable
 
     envelopes = load_requests(path)
     fingerprint = identity_of(model) if model else None
-    faults = 0
+    faults = refused = 0
     for envelope in envelopes:
+        if was_refused(envelope):
+            refused += 1
+            continue
         found = completeness(envelope)
         if fingerprint is not None:
             found += identity_differences(envelope, fingerprint)
@@ -202,8 +207,9 @@ def check(
             print(printable(f"{envelope.request_id}: note: unknown to rip, kept: {', '.join(unknown)}"))
         for finding in found:
             print(printable(f"{envelope.request_id}: {finding}"))
-    print(f"{len(envelopes)} valid, {len(envelopes) - faults} complete")
-    raise typer.Exit(EXIT_FAILS if faults else EXIT_HOLDS)
+    apart = f", {refused} answered with an error: rip replay passes over them" if refused else ""
+    print(f"{len(envelopes)} valid, {len(envelopes) - refused - faults} complete{apart}")
+    raise typer.Exit(EXIT_FAILS if faults or refused == len(envelopes) else EXIT_HOLDS)
 
 
 def _described(envelope: Envelope) -> Iterator[tuple[str, str]]:
@@ -217,16 +223,34 @@ def _described(envelope: Envelope) -> Iterator[tuple[str, str]]:
     yield "prompt", "no token ids" if ids is None else f"{len(ids)} token ids"
     text = envelope.prompt_text or json.dumps(envelope.messages or "", ensure_ascii=False).strip('"')
     if text:
-        yield "asked", text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}…"
+        yield "asked", _short(text)
     for name, part in (("sampling", envelope.sampling), ("runtime", envelope.runtime)):
         stated = part.model_dump(exclude_none=True)
         yield name, ", ".join(f"{key}={value}" for key, value in stated.items()) or "silent"
-    if envelope.expected is not None and envelope.expected.token_ids is not None:
-        yield "expected", f"{len(envelope.expected.token_ids)} token ids"
+    if envelope.expected is not None:
+        yield "expected", _described_answer(envelope.expected)
     if envelope.redactions:
         yield "redacted", ", ".join(envelope.redactions)
     if envelope.unknown_fields():
         yield "unknown, kept", ", ".join(envelope.unknown_fields())
+
+
+def _described_answer(expected: Expected) -> str:
+    """What a recorded answer holds: ids, text, calls of tools, further samples."""
+    from .console import counted
+
+    calls, others = expected.tool_calls or [], expected.samples or []
+    parts = [
+        f"{len(expected.token_ids)} token ids" if expected.token_ids is not None else "no token ids",
+        _short(json.dumps(expected.text, ensure_ascii=False)) if expected.text is not None else "no text",
+        *([counted(len(calls), "tool call")] if calls else []),
+        *([counted(len(others), "further sample")] if others else []),
+    ]
+    return ", ".join(parts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}…"
 
 
 def _check_target(out: Path) -> None:

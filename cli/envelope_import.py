@@ -11,6 +11,8 @@ import typer
 from ..schemas.errors import BadInput
 
 FORMATS = ("auto", "openai", "sglang")
+SHOWN_LINES = 8
+"""Lines, fields and ids of one kind that are named; the rest is counted."""
 
 
 def import_(
@@ -43,8 +45,9 @@ def import_(
     """
     from ..fingerprint.redact import is_secret
     from ..replay.proxy.imported import Format, import_files
+    from ..replay.recorded import was_refused
     from ..schemas.base import exactly_representable
-    from .console import check_output_file, stderr_console, tell, write_private
+    from .console import check_output_file, counted, stderr_console, tell, write_private
     from .envelope import SET_SUFFIX, identity_fields, identity_of
 
     if form not in FORMATS:
@@ -65,6 +68,21 @@ def import_(
     write_private(out, "\n".join(lines) + "\n")
     answered = sum(envelope.expected is not None for envelope in found.envelopes)
     console = stderr_console()
-    tell(console, f"Wrote {out}: {len(found.envelopes)} envelopes, {answered} with a whole answer")
+    made = counted(len(found.envelopes), "envelope")
+    tell(console, f"Wrote {out}: {made}, {answered} with a whole answer")
+    refused = sum(was_refused(envelope) for envelope in found.envelopes)
+    if refused:
+        tell(console, f"{refused} answered with an error: rip replay passes over them")
+    for where, unread in list(found.unread.items())[:SHOWN_LINES]:
+        tell(console, f"{where}: kept as stated, though nothing can apply it: {', '.join(unread)}")
+    if found.unread:
+        fields = f"{counted(len(found.unread), 'request')} with a sampling field that nothing can apply"
+        examples = dict.fromkeys(one for unread in found.unread.values() for one in unread)
+        tell(console, f"{fields}: {', '.join(list(examples)[:SHOWN_LINES])}", style="yellow")
+    if found.unclaimed:
+        left = (
+            f"{counted(len(found.unclaimed), 'answer')} left out, to requests that are in none of the files"
+        )
+        tell(console, f"{left}: {', '.join(found.unclaimed[:SHOWN_LINES])}", style="yellow")
     if found.passed_over:
         tell(console, f"passed over, because they are no requests to (chat) completions: {found.passed_over}")

@@ -31,6 +31,7 @@ class Chosen:
         engine: Registered name or `module:Class`; None: as the server at `url` says, else `hf`.
         model: What the user calls the model.
         settings: `--set` texts; later ones win.
+        neighbours: What runs beside the requests, as `--neighbours` says it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Chosen:
     python: str | None
     tap: Path | None
     settings: tuple[str, ...]
+    neighbours: str | None = None
 
 
 def choose(lane: str, given: Chosen) -> Chosen:
@@ -63,6 +65,9 @@ def choose(lane: str, given: Chosen) -> Chosen:
         python=given.python or file.python,
         tap=given.tap or (Path(file.tap) if file.tap else None),
         settings=(*file.settings(), *given.settings),
+        neighbours=str(file.neighbours)
+        if given.neighbours is None and file.neighbours is not None
+        else given.neighbours,
     )
 
 
@@ -132,8 +137,14 @@ class LaneRunner:
         self._identity = collect(self._reference, progress=progress)
         return self._identity
 
-    def refuse(self, capture: str | None, topk: int | None, mode: str) -> None:
+    def refuse(self, capture: str | None, topk: int | None, mode: str, sites: str | None = None) -> None:
         """Refuse, before anything is loaded or started, what this engine can never give.
+
+        Args:
+            capture: `--capture` as it was asked for; None: nothing was said.
+            topk: `--topk`, likewise.
+            mode: What will be run.
+            sites: `--sites`, likewise.
 
         Raises:
             BadInput: It cannot.
@@ -143,15 +154,40 @@ class LaneRunner:
             raise BadInput(
                 f"the engine {self.engine} has no mode {mode}", f"choose one of: {', '.join(can.modes)}"
             )
-        if capture in ("sites", "tensors") and not can.sites:
-            raise BadInput(f"the engine {self.engine} shows no sites", "use --capture tokens")
+        asks_sites = capture in ("sites", "tensors") or sites is not None
+        if asks_sites and not can.sites:
+            fix = "use --capture tokens" if sites is None else "leave --sites out"
+            raise BadInput(f"the engine {self.engine} shows no sites", fix)
         if capture == "tensors" and self.engine != IN_PROCESS:
             raise BadInput(f"the engine {self.engine} keeps no rows", "use --capture sites")
+        self._refuse_tap(asks_sites)
         if topk is not None and can.most_topk is not None and topk > can.most_topk:
             most = f"at most {can.most_topk}" if can.most_topk else "no"
             raise BadInput(
                 f"--topk {topk}: the engine {self.engine} tells {most} likely tokens",
                 f"use --topk {can.most_topk} or less" if can.most_topk else "leave --topk out",
+            )
+
+    def _refuse_tap(self, asks_sites: bool) -> None:
+        """Refuse sites without the tap folder that they come through, and a folder that can be none."""
+        tap, url, taps = self.chosen.tap, self.chosen.url, self._type.capabilities.taps
+        if tap is None:
+            if asks_sites and taps and url is not None:
+                raise BadInput(
+                    f"the sites of a {self.engine} server that runs already come through its tap folder",
+                    "name the folder RIP_TAP of that server with --tap, or use --capture tokens",
+                )
+            return
+        if not taps:
+            raise BadInput(f"--tap: the engine {self.engine} writes no tap folder", "leave --tap out")
+        if url is None:
+            raise BadInput(
+                "--tap: a server that rip starts gets a tap folder of its own",
+                "leave --tap out, or name the server that writes there with --url",
+            )
+        if not tap.is_dir():
+            raise BadInput(
+                f"--tap {tap}: there is no such folder", "name the folder RIP_TAP of the server at --url"
             )
 
     def opening(self, topk: int | None, **rest: Any) -> Opening:

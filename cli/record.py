@@ -162,9 +162,13 @@ def record(
         bound = listener.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         share = f" {rate:g} of the requests (seed {seed})" if rate < 1 else ""
-        say(f"listening on http://{shown}:{bound[1]} for {url}; recording{share} to {store.path}")
+        address = f"http://{shown}:{bound[1]}"
+
+        def begins() -> None:
+            say(f"listening on {address} for {url}; recording{share} to {store.path}")
+
         try:
-            serve(listener, url, recorder, lambda: _identify(server, store.keep_document))
+            serve(listener, url, recorder, lambda: _identify(server, store.keep_document), begins)
         finally:
             store.close()
             _summarise(recorder, say)
@@ -214,12 +218,15 @@ def _told(fingerprint: Fingerprint, section: str, field: str) -> str | int | Non
 
 def _summarise(recorder: Recorder, say: Callable[[str], None]) -> None:
     """What went by and what was kept, for people."""
+    from .console import counted
+
     counts, written = recorder.counts, recorder.store.written
     say(
-        f"{counts.passed} requests passed on, {counts.generating} of them for completions; "
+        f"{counted(counts.passed, 'request')} passed on, {counts.generating} of them for completions; "
         f"{counts.taken} chosen for recording"
     )
-    say(f"{written.envelopes} envelopes of {written.calls} requests written to {recorder.store.path.parent}")
+    made = f"{counted(written.envelopes, 'envelope')} of {counted(written.calls, 'request')}"
+    say(f"{made} written to {recorder.store.path.parent}")
     for count, what in (
         (counts.refused, "answered with an error"),
         (counts.broken, "broken off by the upstream"),
@@ -230,3 +237,5 @@ def _summarise(recorder: Recorder, say: Callable[[str], None]) -> None:
     ):
         if count:
             say(f"  {count} {what}")
+    for why, count in written.without_ids.items():
+        say(f"  {count} recorded without token ids: {why}")

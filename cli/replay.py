@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.errors import BadInput
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..replay.record import Outcome
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
 
@@ -36,12 +37,13 @@ Examples:
       -o forced.parquet
   rip replay request.json --model ./SmolLM2 --capture tensors --sites 'layers\\.4\\.' \\
       --positions 57:58 -o rows.parquet
+  rip replay request.json --model ./SmolLM2 --zoom 57:layers.4.self_attn -o ops.parquet
   rip replay set.jsonl --url http://127.0.0.1:8000 --set batch_size=8 -o served.parquet
   rip replay set.jsonl --lane vllm.toml -o started.parquet
 
 \b
 Settings of the engine hf (--set KEY=VALUE); those of servers: docs/engines.md:
-  dtype             dtype of weights and activations: float32, bfloat16, float16
+  dtype             dtype of weights and activations: float64, float32, bfloat16, float16
   device            torch device, for example cpu or cuda:0
   attention         attention implementation of transformers, for example sdpa or eager
   threads           threads of one operation
@@ -51,8 +53,8 @@ Settings of the engine hf (--set KEY=VALUE); those of servers: docs/engines.md:
   matmul_precision  precision of float32 matmul: highest, high, medium
   deterministic     torch.use_deterministic_algorithms: true, false
 
-Exit code 0: done, and expected tokens (where the envelope states them) came again; 1: they did not.
-The trace is written either way.
+Exit code 0: done, and the recorded answers (where envelopes state them) came again, as tokens or as
+text; 1: one did not; 3: none of them could be compared. The trace is written in any case.
 """
 
 
@@ -119,6 +121,15 @@ def replay(
             "--positions", metavar="A:B", help="With --capture tensors: keep rows at positions A … B−1."
         ),
     ] = None,
+    zoom: Annotated[
+        str | None,
+        typer.Option(
+            "--zoom",
+            metavar="POSITION[:SITE]",
+            help="Record every op of the forward pass that computes this position, in TRACE.zoom.parquet: of "
+            "all modules, of SITE, or of those that match --sites (engine hf).",
+        ),
+    ] = None,
     topk: Annotated[
         int | None,
         typer.Option(
@@ -143,6 +154,7 @@ def replay(
     from ..replay.recorded import answered
     from .console import check_output_file, printable, progress_bar, stderr_console, tell
     from .lane import IN_PROCESS, Chosen, LaneRunner, choose
+    from .zoom import aim_of, keep_ops, refuse_other_engines, zooming_on
 
     _check_choice("--mode", mode, MODES)
     level = capture or "sites"
@@ -152,19 +164,23 @@ def replay(
     pattern = _pattern(sites, level)
     kept = _positions(positions, level)
     check_output_file(out, force)
+    aim = None if zoom is None else aim_of(zoom, sites, level, out, force)
     with OutputLock(out, force):  # before any work; the writer takes it for good
         pass
     envelopes, failed = answered(_recorded(requests), requests)
-    beside, fill = _neighbours(neighbours)
+    given = Chosen(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()), neighbours)
+    chosen = choose(lane, given)
+    beside, fill = _neighbours(chosen.neighbours)
 
     from ..replay.identity import check_identity
     from ..replay.recorded import golden_from_trace
     from ..replay.run import Options
     from ..replay.run import replay as run
 
-    chosen = Chosen(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()))
-    runner = LaneRunner(choose(lane, chosen))
-    runner.refuse(capture, topk, mode)
+    runner = LaneRunner(chosen)
+    runner.refuse(capture, topk, mode, sites)
+    if aim is not None:
+        refuse_other_engines(runner.engine)
     forced = (golden_from_trace(golden), golden) if golden else None
     console = stderr_console()
     with progress_bar(console) as bar:
@@ -201,13 +217,14 @@ def replay(
 
         with closing(opened):
             if not opened.capabilities.sites:
-                if capture not in (None, "tokens"):
+                if capture not in (None, "tokens") or sites is not None:
                     why = "; ".join(opened.findings) or "it has no taps"
                     raise BadInput(f"no site can be observed: {why}", "use --capture tokens")
                 level = "tokens"
+            zooming = None if aim is None else zooming_on(opened, aim)
             result = run(
                 envelopes,
-                opened,
+                zooming or opened,
                 runner.lane(),
                 runner.fingerprint(opened),
                 Options(
@@ -228,6 +245,10 @@ def replay(
     if failed:
         tell(console, f"passed over, because they were answered with an error when recorded: {failed}")
     _summarise(console, result, chosen=capture is not None)
+    if zooming is not None:
+        keep_ops(zooming, result, console)
+    if result.compared_none:
+        raise typer.Exit(EXIT_NOTHING_COMPARED)
     raise typer.Exit(EXIT_HOLDS if result.expectations_met else EXIT_FAILS)
 
 
@@ -291,7 +312,7 @@ def _neighbours(text: str | None) -> tuple[list[Envelope], int]:
 
 def _summarise(console: Console, result: Result, chosen: bool) -> None:
     """A short account for people, on stderr."""
-    from .console import tell
+    from .console import counted, tell
 
     header, outcomes = result.header, result.outcomes
     texts = header.abilities is not None and not header.abilities.token_ids
@@ -306,8 +327,7 @@ def _summarise(console: Console, result: Result, chosen: bool) -> None:
         if header.site_filter:
             seen = f"{len(header.sites)} sites (those that match --sites)"
         seen += ", rows kept" if header.capture == "tensors" else ""
-    count = f"{len(outcomes)} {_plural('sequence', len(outcomes))}"
-    tell(console, f"{count}, {made} {verb} ({header.mode}), captured: {seen}")
+    tell(console, f"{counted(len(outcomes), 'sequence')}, {made} {verb} ({header.mode}), captured: {seen}")
     if header.observer.state != "not run":
         tell(console, f"observer check: {header.observer.state} ({header.observer.compared})")
     if header.observer.why and header.capture != "tokens":
@@ -318,16 +338,26 @@ def _summarise(console: Console, result: Result, chosen: bool) -> None:
         tell(console, f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
     for sentence in header.not_seen:
         tell(console, f"not seen: {sentence}")
-    what, unit = ("text", "character") if texts else ("tokens", "step")
-    stated = [outcome for outcome in outcomes if outcome.had_expected]
-    missed = [outcome for outcome in stated if outcome.mismatch is not None]
-    for outcome in missed[:SHOWN_FINDINGS]:
-        place = f"{outcome.request_id}, sample {outcome.sample}"
-        tell(console, f"{place}: expected {what} left at {unit} {outcome.mismatch}", style="red")
-    if stated:
-        tell(console, f"expected {what} came again in {len(stated) - len(missed)} of {len(stated)}")
+    _tell_expected(console, outcomes)
     tell(console, f"Wrote {result.path}")
 
 
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"
+def _tell_expected(console: Console, outcomes: list[Outcome]) -> None:
+    """Which recorded answers came again, by what was compared, and which could not be compared."""
+    from collections import Counter
+
+    from .console import tell
+
+    missed = [outcome for outcome in outcomes if outcome.expected.mismatch is not None]
+    for outcome in missed[:SHOWN_FINDINGS]:
+        place, compared = f"{outcome.request_id}, sample {outcome.sample}", outcome.expected
+        unit = "step" if compared.by == "tokens" else "character"
+        tell(console, f"{place}: expected {compared.by} left at {unit} {compared.mismatch}", style="red")
+    for by in ("tokens", "text"):
+        compared_so = [outcome for outcome in outcomes if outcome.expected.by == by]
+        again = sum(outcome.expected.mismatch is None for outcome in compared_so)
+        if compared_so:
+            tell(console, f"expected {by} came again in {again} of {len(compared_so)}")
+    unmet = Counter(outcome.expected.why_not for outcome in outcomes if outcome.expected.why_not)
+    for why, count in unmet.items():
+        tell(console, f"{count} could not be compared: {why}", style="yellow")

@@ -7,12 +7,12 @@ than each does within itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..schemas.trace import TraceHeader
+from ..schemas.trace import Setting, TraceHeader
 from ..schemas.verdict import Agreement, Proportion, RequestAgreement, TraceAgreement
 from .align import SequenceKey, row_of
 from .columns import RowReader
@@ -67,7 +67,8 @@ def agreement(pairing: Pairing) -> Agreement | None:
     """How the outputs of two traces agree, each among themselves and with one another.
 
     Returns:
-        None where every request ran once on engines that take a seed: the other levels say all then.
+        None where every request ran once on engines that take a seed, or its samples were drawn from seeds of
+        their own: the other levels say all then.
     """
     traces = (pairing.a, pairing.b)
     several = any(_has_several(outputs) for outputs in traces)
@@ -128,20 +129,24 @@ def _counts(outputs: Outputs) -> bool:
 
 
 def _has_several(outputs: Outputs) -> bool:
-    """Whether some request ran more than once."""
-    groups = [(request_id, cell) for request_id, _, cell in outputs.all_keys()]
+    """Whether some request ran more than once on what should have come again."""
+    drawn = _own_seeds(outputs.trace.header)
+    groups = [(request_id, cell) for request_id, _, cell in outputs.all_keys() if request_id not in drawn]
     return _counts(outputs) and len(set(groups)) < len(groups)
 
 
 def _samples(outputs: Outputs) -> dict[Group, _Samples]:
-    """What a trace generated, by request."""
+    """What a trace generated, by request; without samples that were drawn from seeds of their own."""
     found: dict[Group, _Samples] = {}
     if not _counts(outputs):
         return found
+    drawn = _own_seeds(outputs.trace.header)
     for (request_id, sample, cell), tokens in _generated(outputs).items():
-        found.setdefault((request_id, cell), _Samples()).tokens[sample] = tokens
+        if request_id not in drawn:
+            found.setdefault((request_id, cell), _Samples()).tokens[sample] = tokens
     for (request_id, sample, cell), text in outputs.texts.items():
-        found.setdefault((request_id, cell), _Samples()).texts[sample] = text
+        if request_id not in drawn:
+            found.setdefault((request_id, cell), _Samples()).texts[sample] = text
     return found
 
 
@@ -165,24 +170,24 @@ def _notes(pairing: Pairing, several: bool) -> list[str]:
             notes.append(f"{name} was forced, so its outputs are not counted")
         elif outputs.trace.unfinished:
             notes.append(f"{name} is of an unfinished run, so its outputs are not counted")
-        elif not unseeded(header) and (seeds := _own_seeds(header)):
+        elif seeds := _own_seeds(header):
             notes.append(
-                f"{name}: the n samples of {plural(seeds, 'request')} run on seeds of their own, so they may "
-                "differ by design"
+                f"{name}: the n samples of {plural(len(seeds), 'request')} run on seeds of their own, so "
+                "they differ by design and are not counted"
             )
     if not several:
         notes.append("every request ran once, which says little: several samples of each do (--repeat 8)")
     return notes
 
 
-def _own_seeds(header: TraceHeader) -> int:
-    """Requests that ask for several samples that are drawn."""
-    asked = [request.sampling for request in header.requests]
-    values = [
-        (
-            sampling["n"].resolved if "n" in sampling else 1,
-            sampling["temperature"].resolved if "temperature" in sampling else None,
-        )
-        for sampling in asked
-    ]
-    return sum(isinstance(n, int) and n > 1 and temperature != 0 for n, temperature in values)
+def _own_seeds(header: TraceHeader) -> set[str]:
+    """Requests whose samples are drawn, each from a seed of its own: they differ by design."""
+    if unseeded(header):
+        return set()
+    return {request.request_id for request in header.requests if _has_drawn_samples(request.sampling)}
+
+
+def _has_drawn_samples(sampling: Mapping[str, Setting]) -> bool:
+    n = sampling["n"].resolved if "n" in sampling else 1
+    temperature = sampling["temperature"].resolved if "temperature" in sampling else None
+    return isinstance(n, int) and n > 1 and temperature != 0

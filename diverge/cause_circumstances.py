@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .cause_memory import boundary
 from .evidence import Evidence
 from .finding import Confidence, Finding, circumstance
 
@@ -26,6 +27,8 @@ _PARALLEL = (
     "enable_expert_parallel",
 )
 _DTYPE = ("dtype", "quantization", "kv_cache_dtype")
+_PADDING = ("padding_side",)
+_GRAPH = ("enforce_eager", "cudagraph_mode", "compilation_config", "disable_cuda_graph", "cuda_graph")
 """Lane settings by what they change, of all engines; `_` stands for `-` too."""
 _DTYPE_FIELDS = ("dtype", "quantization", "quantization_method")
 """Fingerprint fields that say in which numbers the model was computed."""
@@ -62,9 +65,13 @@ def batch(e: Evidence) -> Finding | None:
 
 
 def padding(e: Evidence) -> Finding | None:
-    evidence = e.shape_differences("padded_tokens")
+    chosen = e.settings_named(*_PADDING)
+    evidence = [*chosen, *e.shape_differences("padded_tokens")]
     if not evidence or not e.differs:
         return None
+    if chosen:
+        told = [*evidence, f"at the first differing row, {e.first_place}"]
+        return circumstance(e, told, e.replay_as_a(*_PADDING) or e.replay())
     side = e.header_b.lane.settings.get("padding_side")
     other = "left" if side is not None and side.resolved == "right" else "right"
     found = circumstance(
@@ -114,7 +121,8 @@ def cache(e: Evidence) -> Finding | None:
         f"at {e.first_place}",
     ]
     if e.first_site is not None and e.first_site.position in cached:
-        evidence.append(f"the first difference sits exactly at a boundary: position {e.first_site.position}")
+        at = e.first_site.position
+        evidence.append(f"the first difference sits exactly at a boundary: {boundary(e, at)}")
     return circumstance(e, evidence, e.replay_as_a(*_CACHE, *_CHUNK) or e.replay())
 
 
@@ -155,7 +163,8 @@ def threads(e: Evidence) -> Finding | None:
 
 
 def kernels(e: Evidence) -> Finding | None:
-    known = (*_BATCH, *_CACHE, *_CHUNK, *_ATTENTION, *_THREADS, *_PARALLEL, *_DTYPE, "repeat", "engine")
+    of_passes = (*_BATCH, *_CACHE, *_CHUNK, *_PADDING)
+    known = (*of_passes, *_ATTENTION, *_THREADS, *_PARALLEL, *_DTYPE, *_GRAPH, "repeat", "engine")
     told_elsewhere = e.settings_named(*known)
     evidence = [line for line in e.setting_differences if line not in told_elsewhere]
     sections = ("engine", "frameworks", "libraries", "kernels", "determinism", "gpus", "driver")
@@ -176,6 +185,16 @@ def kernels(e: Evidence) -> Finding | None:
     found = circumstance(e, evidence, e.drift())
     # Whatever else differs comes with the other engine.
     return replace(found, confidence="high") if others else found
+
+
+def graph(e: Evidence) -> Finding | None:
+    """One side ran eagerly, the other as a captured graph or compiled."""
+    evidence = e.settings_named(*_GRAPH)
+    if e.channels_differ:
+        evidence.append(f"observed as: {e.header_a.channel} in A, {e.header_b.channel} in B")
+    if not evidence or not e.differs:
+        return None
+    return circumstance(e, evidence, e.replay_as_a(*_GRAPH) or e.drift())
 
 
 def parallel(e: Evidence) -> Finding | None:

@@ -1,7 +1,8 @@
 """The table of causes: for each its evidence, what is missing, how sure it is, and the command to confirm it.
 
 A cause is an entry with one function that looks at the evidence and answers with a finding or None. Several
-apply at once: one explains where numbers began to differ, another why a token flipped.
+apply at once: one explains where numbers began to differ, another why a token flipped. docs/causes.md tells
+the table to people.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from dataclasses import dataclass
 
 from ..schemas.verdict import Cause
 from . import cause_circumstances as circumstances
+from . import cause_memory as memory
+from . import cause_module as modules
+from . import cause_prompt as prompts
+from . import cause_reference as references
+from . import cause_sampler as samplers
 from . import cause_tokens as tokens
 from .evidence import Evidence
 from .finding import Confidence, Finding
@@ -28,15 +34,18 @@ class Entry:
 
 
 def rank(evidence: Evidence) -> list[Cause]:
-    """All causes that apply: direct proofs first, then by confidence, then in the order of the table."""
+    """All causes that apply: direct proofs first, then by confidence, then in the order of the table; what
+    only tells why a token flipped comes behind what tells where the numbers began to differ."""
     found = [(entry, finding) for entry in TABLE if (finding := entry.find(evidence)) is not None]
-    found.sort(key=lambda item: (not item[1].direct, _ORDER[item[1].confidence]))
+    found.sort(
+        key=lambda item: (not item[1].direct, item[1].of_choice, _ORDER[item[1].confidence]),
+    )
     return [
         Cause(
             id=entry.id,
-            label=entry.label,
+            label=finding.label or entry.label,
             evidence=finding.evidence,
-            missing=finding.missing,
+            missing=[*finding.missing, *references.without_reference(entry.id, evidence)],
             confidence=finding.confidence,
             confirm=finding.confirm,
         )
@@ -45,14 +54,37 @@ def rank(evidence: Evidence) -> list[Cause]:
 
 
 TABLE: tuple[Entry, ...] = (
-    Entry("prompt", "The prompts differ", tokens.prompt),
-    Entry("length", "One output is longer: a stop rule or a length limit", tokens.length),
+    Entry("tokenizer", "Equal prompt text, other token ids", prompts.tokenizer),
+    Entry("prompt-truncated", "One prompt is a part of the other", prompts.truncated),
+    Entry("prompt-insertion", "Tokens were put into the prompt or left out", prompts.insertion),
+    Entry("prompt", "The prompts differ", prompts.prompt),
+    Entry("length-limit", "One output is longer: another output limit", samplers.length_limit),
+    Entry("stop-rule", "One output is longer: a stop rule was not heeded", samplers.stop_rule),
+    Entry("length", "One output is longer: a stop rule or a length limit", samplers.length),
     Entry("non-finite", "Non-finite values", tokens.nonfinite),
     Entry("sampling-contract", "The sampling contract differs", tokens.sampling),
     Entry("no-seed", "The engine takes no seed", tokens.no_seed),
-    Entry("sampler", "Equal logits, another token: sampler or random state", tokens.sampler),
+    Entry("seed-scope", "Equal logits: the stream of draws is shared between requests", samplers.seed_scope),
+    Entry("rng", "Equal logits, another draw: random state", samplers.rng),
+    Entry(
+        "logits-processing",
+        "Equal logits, processed otherwise: temperature, penalty, bias or constraint",
+        samplers.logits_processing,
+    ),
+    Entry(
+        "candidate-order", "Equal logits and draw: another order of the candidates", samplers.candidate_order
+    ),
+    Entry(
+        "sampling-filter", "Equal logits and draw: candidates filtered otherwise", samplers.sampling_filter
+    ),
+    Entry("sampler", "Equal logits, another token: sampler or random state", samplers.sampler),
     Entry("weights", "The weights differ", tokens.weights),
     Entry("dtype", "Another dtype or quantization", circumstances.dtype),
+    Entry("not-repeatable", "A run that does not repeat itself", modules.non_repeating),
+    Entry("batch-rows", "Identical rows of one batch differ", modules.batch_rows),
+    Entry("moe-routing", "Other experts were chosen", modules.routing),
+    Entry("positions", "Other positions, or another table of them", modules.positions),
+    Entry("kv-cache", "The KV cache: stale, foreign or corrupted entries", memory.kv_cache),
     Entry("batch-shape", "Another batch shape", circumstances.batch),
     Entry("padding", "Another padding", circumstances.padding),
     Entry("prefill-decode", "Prefill against decode path", circumstances.paths),
@@ -61,7 +93,17 @@ TABLE: tuple[Entry, ...] = (
     Entry("attention-backend", "Another attention backend", circumstances.attention),
     Entry("threads", "Other CPU threads or instruction set", circumstances.threads),
     Entry("parallel-topology", "Another parallel topology", circumstances.parallel),
+    Entry("graph-path", "Eager against graph or compiled", circumstances.graph),
     Entry("kernel", "Another engine, library or kernel", circumstances.kernels),
-    Entry("module", "The module itself", tokens.unexplained),
+    Entry(
+        "beyond-rounding",
+        "Beyond rounding: one side is farther from the reference",
+        references.beyond_rounding,
+    ),
+    Entry("decode-path", "Decoding only: its kernel, its graph or stale weights", memory.decode_path),
+    Entry("one-row", "Single wrong rows of a module", modules.one_row),
+    Entry("module", "The module itself", modules.module),
+    Entry("moe-routing-behind", "The difference makes routers choose other experts", modules.routing_behind),
+    Entry("own-draws", "Drawn tokens: each engine has random numbers of its own", samplers.own_draws),
     Entry("near-tie", "A near tie: rounding flips the choice", tokens.near_tie),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import cache
 from threading import Lock, local
 from typing import Generic, TypeVar
 
@@ -56,9 +57,10 @@ class RowReader:
     def __init__(self, trace: Trace, columns: list[str]) -> None:
         self.trace = trace
         self.columns = columns
-        wanted = arrow_schema(0, keeps_tensors=False)
+        wanted = _small_columns()
         self._schema = pa.schema([wanted.field(name) for name in columns])
-        self._kept: _Kept[pa.Table] = _Kept(lambda table: table.nbytes)
+        # Shared by all readers of these columns: a diagnosis looks at single rows, again and again.
+        self._kept: _Kept[pa.Table] = trace.kept.setdefault(tuple(columns), _Kept(lambda table: table.nbytes))
         self._handles = local()  # a Parquet file object is not made for several threads
 
     def read(self, extents: list[Extent]) -> pa.Table:
@@ -105,6 +107,12 @@ class RowReader:
             raise damaged(part, error) from None
 
 
+@cache
+def _small_columns() -> pa.Schema:
+    """The schema of a trace without its site columns."""
+    return arrow_schema(0, keeps_tensors=False)
+
+
 class ListLengths:
     """How long the lists of the last pages are, by their encoded levels. Thread-safe.
 
@@ -134,7 +142,9 @@ class CandidateReader:
         """`lengths` may be shared with the reader of another trace, so that they are decoded once."""
         self.trace = trace
         self._lengths = lengths or ListLengths()
-        self._kept: _Kept[Candidates] = _Kept(lambda found: 3 * found.ids.nbytes)
+        self._kept: _Kept[Candidates] = trace.kept.setdefault(
+            ("candidates",), _Kept(lambda found: 3 * found.ids.nbytes)
+        )
         self._files = {id(part): os.open(part.path, os.O_RDONLY) for part in trace.files}
 
     def read(self, extents: list[Extent]) -> Candidates:

@@ -36,18 +36,25 @@ class Commands:
     header_a: TraceHeader
     header_b: TraceHeader
 
-    def replay(self, mode: Mode | None = None, repeat: int | None = None, **settings: object) -> str:
+    def replay(
+        self, mode: Mode | None = None, repeat: int | None = None, out: str | None = None, **settings: object
+    ) -> str:
         """A command that runs B's requests as B did, but for what is given here, and compares with A.
 
         Args:
             mode: Instead of B's, where its engine has it; a golden mode forces A's tokens.
             repeat: Instead of B's.
+            out: What the new trace is called. [default: after what was tried]
             settings: Instead of B's: those of `--set`, and `neighbours`; None: without this one.
         """
-        return self._replay(settings, mode, repeat)
+        return self._replay(settings, mode, repeat, out)
 
     def _replay(
-        self, settings: dict[str, object], mode: Mode | None = None, repeat: int | None = None
+        self,
+        settings: dict[str, object],
+        mode: Mode | None = None,
+        repeat: int | None = None,
+        out: str | None = None,
     ) -> str:
         lane, said = self.header_b.lane, {**settings}
         abilities = self.header_b.abilities
@@ -95,7 +102,7 @@ class Commands:
         tried = "-".join(name for name in settings if name != "neighbours") or (
             mode if mode != self.header_b.mode else "repeated" if repeat else "again"
         )
-        out = f"try-{tried}.parquet"
+        out = out or f"try-{tried}.parquet"
         command = shlex.join(["rip", "replay", self.name_b, *words, "-o", out])
         again = f"{command}; {shlex.join(['rip', 'diverge', self.name_a, out])}"
         # A value that may be a secret is in no trace: whoever runs this knows it.

@@ -21,10 +21,15 @@ from .agreement import agreement
 from .align import Pair, Run, plan
 from .checksums import check_row_hashes
 from .columns import ListLengths
-from .diagnose import causes, first_logprob, first_row, first_site, first_text, first_token
+from .diagnose import causes, differing, first_logprob, first_row, first_site, first_text, first_token
 from .levels import levels, strongest
 from .load import Trace, open_trace
 from .pairing import Pairing, pair_sequences
+from .pass_order import begin_where_it_ran_first
+from .patterns import SequenceFacts
+from .patterns_causes import causes_by_sequence
+from .reference import judge
+from .reference_tables import reference_rows
 from .site_plan import SitePlan, plan_sites
 from .sites import SiteComparer, SiteRows, nothing
 from .tables import ResultWriter
@@ -50,6 +55,8 @@ def diverge(
     numeric_tolerance: float | None = None,
     progress: Progress | None = None,
     force: bool = False,
+    reference: Path | None = None,
+    noise: Sequence[Path] = (),
 ) -> Verdict:
     """Compare two traces and write the result folder.
 
@@ -62,6 +69,8 @@ def diverge(
             requests' claims say, and `not stated` where they are silent.
         progress: Told about the work done.
         force: Overwrite an earlier result.
+        reference: A trace of a finer dtype with A's tokens forced, to tell rounding from a fault.
+        noise: Repeats of A's lane, to measure how far equally good runs lie apart.
 
     Returns:
         The verdict, which is also the folder's `summary.json`. `first_token` speaks of the first sequence, in
@@ -78,12 +87,16 @@ def diverge(
     site_plan = plan_sites(trace_a, trace_b)
     tolerance = _stated_tolerance(trace_a.header) if numeric_tolerance is None else numeric_tolerance
     tally = Tally(site_plan, [PairState(pair) for pair in pairing.pairs], tolerance=tolerance)
+    beside, repeats = None if reference is None else open_trace(reference), [open_trace(one) for one in noise]
+    facts = SequenceFacts(tally)
     with ThreadPoolExecutor(1) as pool, ResultWriter(out, force) as writer:
         for tokens, sites in _compared(pairing.pairs, trace_a, trace_b, site_plan, progress):
             tally.add(tokens, sites)
+            facts.add(tokens, sites)
             writer.add("tokens", with_sites(tokens, sites))
             if len(sites.row):
                 writer.add("sites", site_rows(tokens, sites, site_plan))
+        begin_where_it_ran_first(differing(tally), tally, trace_a, trace_b)
         checked = [pool.submit(check_row_hashes, *row) for row in first_row(tally, trace_a, trace_b)]
         writer.add("site_totals", site_totals(tally))
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
@@ -91,7 +104,15 @@ def diverge(
         token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
         text = first_text(pairing)
         judged = levels(tally, token, site, pairing)
-        found = causes(tally, trace_a, trace_b, (a, b, out), list(changes), token, site, text)
+        judged_by = None if beside is None else judge(pairing.pairs, trace_a, trace_b, beside, repeats)
+        told = None if judged_by is None else judged_by.verdict
+        about = trace_a, trace_b, (a, b, out), list(changes)
+        found = causes(tally, *about, token, site, text, told)
+        by_sequence = causes_by_sequence(tally, *about, found, told)
+        writer.add("sequences", facts.rows((trace_a.header, trace_b.header), by_sequence))
+        if judged_by is not None:
+            for table, rows in reference_rows(judged_by, facts.prompt_lengths):
+                writer.add(table, rows)
         verdict = Verdict(
             tool_version=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -110,6 +131,8 @@ def diverge(
             first_text=text,
             agreement=agreement(pairing),
             not_seen=not_seen(tally, trace_a, trace_b, pairing),
+            reference=told,
+            patterns=facts.patterns(trace_a, trace_b, by_sequence),
         )
         for check in checked:
             check.result()

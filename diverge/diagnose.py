@@ -10,11 +10,12 @@ import numpy as np
 
 from ..schemas.change import Change
 from ..schemas.trace import Site
-from ..schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstToken
+from ..schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstToken, Reference
 from .align import IndexedSequence, row_of
 from .causes import rank
 from .columns import CandidateReader, RowReader
 from .evidence import Evidence, RowFacts
+from .gather import gather
 from .load import Trace
 from .pairing import Pairing
 from .report_words import plural
@@ -181,6 +182,7 @@ def causes(
     token: FirstToken | None,
     site: FirstSite | None,
     text: FirstText | None,
+    reference: Reference | None = None,
 ) -> list[Cause]:
     """The ranked causes.
 
@@ -193,6 +195,7 @@ def causes(
         token: The first divergent token.
         site: The first differing site.
         text: The first difference of a text, where sequences are compared as text.
+        reference: How both sides lie to a reference trace, where one was given.
     """
     differs = differing(tally) is not None or tally.largest > 0 or text is not None
     if token is None and site is None and not differs:
@@ -222,6 +225,8 @@ def causes(
         deciding=rows,
         differing=None if state is None or site is None else _facts(state, site.position, a, b),
         nonfinite=_nonfinite(state, token, site),
+        seen=gather(tally, a, b, deciding, state if site is not None else None),
+        reference=reference,
     )
     return rank(evidence)
 

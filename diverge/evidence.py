@@ -9,10 +9,11 @@ from typing import Any
 
 from ..schemas.change import Change
 from ..schemas.fingerprint import Fact
-from ..schemas.trace import Setting, Site
-from ..schemas.verdict import FirstSite, FirstText, FirstToken
+from ..schemas.trace import Lane, Setting, Site
+from ..schemas.verdict import FirstSite, FirstText, FirstToken, Reference
 from .agreement import unseeded
 from .commands import Commands, reading
+from .gather import Gathered
 
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
 _UNSET = "not set"
@@ -51,6 +52,10 @@ class Evidence(Commands):
     differing: tuple[RowFacts, RowFacts] | None
     """The rows of the first differing site."""
     nonfinite: list[str] = field(default_factory=list)
+    seen: Gathered = field(default_factory=Gathered)
+    """What was read again for the diagnosis."""
+    reference: Reference | None = None
+    """How both sides lie to a reference trace; None: none was given."""
 
     @property
     def has_fingerprints(self) -> bool:
@@ -79,6 +84,40 @@ class Evidence(Commands):
         return all(setting is not None and setting.resolved == 0 for setting in settings)
 
     @property
+    def prompts_differ(self) -> bool:
+        """The first divergent token lies in a prompt, or the prompts are of different lengths."""
+        if self.seen.prompts is not None:
+            return self.seen.prompts[0] != self.seen.prompts[1]
+        token = self.first_token
+        return token is not None and token.step is None and not self.ended
+
+    def temperature(self, side: int) -> float:
+        """The temperature that a side (0: A, 1: B) states; 1 where it states none."""
+        setting = self._sampling[side].get("temperature")
+        value = None if setting is None else setting.resolved
+        return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+
+    def is_drawn(self, side: int) -> bool:
+        """Whether the tokens of a side (0: A, 1: B) were drawn, as far as it says."""
+        setting = self._sampling[side].get("temperature")
+        value = None if setting is None else setting.resolved
+        return isinstance(value, int | float) and value > 0
+
+    def sampling_of(self, side: int) -> dict[str, Setting]:
+        """The sampling fields of the request that the first difference is of, on one side."""
+        return self._sampling[side]
+
+    def number_of(self, name: str) -> int | None:
+        """A lane setting that is a whole number on both sides, and the same."""
+        found = {reading(lane.settings[name]) for lane in self._lanes if name in lane.settings}
+        value = found.pop() if len(found) == 1 else None
+        return value if isinstance(value, int) and value > 0 else None
+
+    @property
+    def _lanes(self) -> tuple[Lane, Lane]:
+        return self.header_a.lane, self.header_b.lane
+
+    @property
     def without_seed(self) -> list[str]:
         """The sides whose engine takes no seed, in words."""
         sides = zip("AB", (self.header_a, self.header_b), strict=True)
@@ -95,6 +134,16 @@ class Evidence(Commands):
             for change in self._known_changes
             if change.section == section and change.field in fields
         ]
+
+    @property
+    def changed_tensors(self) -> list[str]:
+        """Names of the tensors (of very many: layers) whose digests differ."""
+        for change in self._known_changes:
+            if (change.section, change.field) == ("model", "tensors") and change.before and change.after:
+                a, b = change.before.value, change.after.value
+                if isinstance(a, dict) and isinstance(b, dict):
+                    return [name for name in sorted({**a, **b}) if a.get(name) != b.get(name)]
+        return []
 
     @cached_property
     def _known_changes(self) -> list[Change]:
@@ -163,7 +212,14 @@ class Evidence(Commands):
             # The fingerprint repeats some settings: what a setting says already is not a second difference.
             and (change.before and change.before.value, change.after and change.after.value) not in told
         }
-        return list(dict.fromkeys([*names, *shapes, *sorted(sections)]))
+        channels = ["channel"] if self.channels_differ else []
+        return list(dict.fromkeys([*names, *shapes, *channels, *sorted(sections)]))
+
+    @property
+    def channels_differ(self) -> bool:
+        """One side ran eagerly, the other as a graph or compiled, as far as both say."""
+        channels = self.header_a.channel, self.header_b.channel
+        return all(channels) and channels[0] != channels[1]
 
     @cached_property
     def sampling_differences(self) -> list[str]:

@@ -20,6 +20,10 @@ class Finding:
     confirm: str | None = None
     direct: bool = False
     """The trace itself proves it; no inference from circumstances."""
+    of_choice: bool = False
+    """It tells why a token flipped, not where the numbers began to differ: named behind what does."""
+    label: str | None = None
+    """In place of the table's, where the evidence names the thing."""
 
 
 def circumstance(e: Evidence, evidence: list[str], confirm: str | None) -> Finding:

@@ -183,7 +183,6 @@ def _token(tally: Tally, token: FirstToken | None, texts: Sequence[TextPair]) ->
         )
     if tally.forced_unknown == tally.forced:
         return LevelVerdict(state="not comparable", why=f"{forced}, and no own choices are recorded")
-    seen = tally.forced - tally.forced_unknown
-    return LevelVerdict(
-        state="holds", why=f"{forced}; the sides' own most likely tokens agree at {seen:,} of them"
-    )
+    seen, unknown = tally.forced - tally.forced_unknown, tally.forced_unknown
+    agree = f"agree at all {seen:,}" if not unknown else f"agree at {seen:,} and are not told at {unknown:,}"
+    return LevelVerdict(state="holds", why=f"{forced}; the sides' own most likely tokens {agree} of them")

@@ -9,6 +9,7 @@ import hashlib
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +80,8 @@ class Trace:
     """What could not be read, in sentences."""
     unfinished: bool = False
     """It holds what an interrupted run had flushed, so its sequences may end before their time."""
+    kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    """Decoded row groups by their columns: what readers of the same columns share."""
 
     def __post_init__(self) -> None:
         self._starts = [group.first_row for group in self.groups]

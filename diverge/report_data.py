@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.verdict import Verdict
 from . import tables
+from .report_rows import (
+    Candidate,
+    FirstLogits,
+    GroupDifference,
+    LayerTotal,
+    Lengths,
+    Margins,
+    Pair,
+    Rate,
+    SiteTotal,
+    Spread,
+    TokenRow,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,96 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .views import Views
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One compared pair of sequences, in short."""
-
-    pair: int
-    request_id: str
-    sample: int
-    positions: int
-    prompt: int
-    """Positions inside the prompt."""
-    comparable: int
-    """Positions whose tokens are equal up to and including them."""
-    first_position: int | None
-    """Position of the first divergent token; None where all are equal."""
-    first_step: int | None
-    token_a: int | None
-    token_b: int | None
-    rows_differing: int
-    first_moved: int | None
-    """Position of the first row that differs."""
-    max_logit_diff: float | None
-
-
-@dataclass(frozen=True)
-class TokenRow:
-    """One position of a pair; the distribution is the one that chose this token."""
-
-    position: int
-    step: int | None
-    token_a: int | None
-    token_b: int | None
-    equal: bool
-    logprob_a: float | None
-    logprob_b: float | None
-    margin_a: float | None
-    margin_b: float | None
-    drift: float | None
-    """Largest absolute logit difference (logprob, where there are no logits)."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One candidate at a pair's first divergence, as both sides saw it."""
-
-    token_id: int
-    logit_a: float | None
-    logit_b: float | None
-    logprob_a: float | None
-    logprob_b: float | None
-    chosen_a: bool
-    chosen_b: bool
-
-
-@dataclass(frozen=True)
-class SiteTotal:
-    """One row of site_totals."""
-
-    site: int
-    name: str
-    label: str
-    part: str
-    layer: int | None
-    module: str
-    dtype_a: str
-    dtype_b: str
-    compared: int
-    differing: int
-    by_sketch: bool
-    first_pair: int | None
-    first_position: int | None
-    drift_p50: float | None
-    drift_p95: float | None
-    drift_max: float | None
-
-
-@dataclass(frozen=True)
-class Margins:
-    """Margins and drift per bin of steps (a bin is one step where there is room)."""
-
-    steps: list[int]
-    """First step of each bin."""
-    width: int
-    """Steps in a bin."""
-    margin_a: list[float | None]
-    """Smallest in the bin."""
-    margin_b: list[float | None]
-    drift: list[float | None]
-    """Largest in the bin."""
 
 
 class ResultData:
@@ -163,6 +85,65 @@ class ResultData:
             return []
         return [Candidate(*row) for row in self._rows(_CANDIDATES_SQL, pair.pair, pair.first_position)]
 
+    def close_steps(self, pair: int, limit: int) -> list[TokenRow]:
+        """The generated steps whose margin in A is nearest to twice the drift, or below it, in order."""
+        sql = (
+            "SELECT * FROM (SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b,"
+            " margin_a, margin_b, coalesce(max_abs_logit_diff, max_abs_logprob_diff) AS drift FROM tokens"
+            " WHERE pair = ? AND step IS NOT NULL AND margin_a IS NOT NULL AND drift > 0"
+            " ORDER BY margin_a - 2 * drift, position LIMIT ?) ORDER BY position"
+        )
+        return [TokenRow(*row) for row in self._rows(sql, pair, limit)]
+
+    def layer_totals(self, pair: int) -> list[LayerTotal]:
+        """Differing rows by layer, in execution order; sites outside the layers stand for themselves."""
+        return [LayerTotal(*row) for row in self._rows(_LAYERS_SQL, pair)]
+
+    def lengths(self, pair: int) -> Lengths:
+        """How many tokens each side holds."""
+        sql = (
+            "SELECT count(token_a), count(token_b), count(token_a) FILTER (step IS NOT NULL),"
+            " count(token_b) FILTER (step IS NOT NULL) FROM tokens WHERE pair = ?"
+        )
+        return Lengths(*self._rows(sql, pair)[0])
+
+    def spread(self, pair: Pair) -> Spread | None:
+        """How the pair's first difference spreads; None where no row of it differs."""
+        if pair.first_moved is None:
+            return None
+        rows = self._rows(
+            "SELECT s.position, count(*), any_value(t.sites_compared) FROM sites s JOIN tokens t USING (pair,"
+            " position) WHERE s.pair = ? AND s.position >= ? GROUP BY s.position ORDER BY s.position LIMIT 2",
+            pair.pair,
+            pair.first_moved,
+        )
+        last = max(self.sites, key=lambda site: (site.compared > 0 or site.by_sketch, site.site))
+        reached = self._rows(
+            "SELECT min(position), arg_min(rel_drift, position) FROM sites WHERE pair = ? AND site = ?",
+            pair.pair,
+            last.site,
+        )[0]
+        after = rows[1] if len(rows) > 1 else (None, 0, 0)
+        return Spread(
+            at_origin=rows[0][1],
+            of_sites=rows[0][2],
+            next_position=after[0],
+            at_next=after[1],
+            of_next=after[2],
+            last_label=last.label,
+            last_position=reached[0],
+            last_drift=reached[1],
+        )
+
+    def first_logits(self, pair: int) -> FirstLogits | None:
+        """The first token whose logits differ; None where none is known to."""
+        rows = self._rows(
+            "SELECT position, step, max_abs_logit_diff FROM tokens"
+            " WHERE pair = ? AND (logits_equal = false OR max_abs_logit_diff > 0) ORDER BY position LIMIT 1",
+            pair,
+        )
+        return FirstLogits(*rows[0]) if rows else None
+
     def drift_range(self, pair: int) -> tuple[float, float] | None:
         """Smallest and largest finite drift above zero in one pair; None where there is none."""
         low, high = self._rows(
@@ -211,14 +192,27 @@ class ResultData:
             decode_width,
         )
 
+    def rates(self, limit: int) -> list[Rate]:
+        """How often sequences diverge, by what they have in common."""
+        sql = (
+            "SELECT dimension, value, sequences, diverging, share, low, high FROM divergence_rates"
+            " WHERE dimension NOT IN ('all', 'cause') ORDER BY dimension, place, value LIMIT ?"
+        )
+        return [Rate(*row) for row in self._rows(sql, limit)]
+
+    def unlike_groups(self, limit: int) -> list[GroupDifference]:
+        """Pairs of groups whose shares differ by an interval without 0, the largest difference first."""
+        sql = (
+            "SELECT dimension, value_1, value_2, diverging_1, sequences_1, diverging_2, sequences_2,"
+            " difference, low, high FROM populations WHERE low > 0 OR high < 0"
+            " ORDER BY abs(difference) DESC, dimension, value_1, value_2 LIMIT ?"
+        )
+        return [GroupDifference(*row) for row in self._rows(sql, limit)]
+
     def _columns(self, sql: str, pair: Pair, prompt_width: int, decode_width: int) -> dict[str, NDArray[Any]]:
         values = {"pair": pair.pair, "prompt": pair.prompt, "pw": prompt_width, "dw": decode_width}
         found: dict[str, np.ndarray[Any, Any]] = self._views.connection.execute(sql, values).fetchnumpy()
         return found
-
-    def changes(self) -> list[tuple[Any, ...]]:
-        """Section, field, before, after, level at risk, rule."""
-        return self._rows("SELECT section, field, before, after, risk, rule FROM changes")
 
 
 _BIN = "CASE WHEN position < $prompt THEN position // $pw ELSE (position - $prompt) // $dw END"
@@ -227,6 +221,16 @@ _SITES_SQL = """
 SELECT site, name, label, part, layer, module, dtype_a, dtype_b, compared, differing, by_sketch,
        first_pair, first_position, drift_p50, drift_p95, drift_max
 FROM site_totals ORDER BY site
+"""
+
+_LAYERS_SQL = """
+WITH named AS (
+  SELECT coalesce('layer ' || layer, label) AS place, site, label, position, rel_drift
+  FROM sites WHERE pair = ?
+), firsts AS (SELECT place, min(position) AS first FROM named GROUP BY place)
+SELECT place, count(*), any_value(first), max(rel_drift) FILTER (position = first), max(rel_drift),
+       coalesce(arg_max(label, rel_drift), min(label))
+FROM named JOIN firsts USING (place) GROUP BY place ORDER BY min(site)
 """
 
 _PAIRS_SQL = """

@@ -22,7 +22,8 @@ from .report_heat import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .report_data import Pair, ResultData, SiteTotal
+    from .report_data import ResultData
+    from .report_rows import Pair, SiteTotal
 
 PROMPT_COLUMNS = 56
 DECODE_COLUMNS = 140

@@ -10,7 +10,7 @@ from .report_heat import nice_ticks
 from .report_words import number
 
 if TYPE_CHECKING:
-    from .report_data import Margins
+    from .report_rows import Margins
 
 WIDTH, HEIGHT = 1040, 264
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 26, 40

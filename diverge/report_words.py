@@ -108,6 +108,15 @@ def request_name(request_id: str, sample: int) -> str:
     return f"request {plain(request_id)}" + (f", sample {sample}" if sample else "")
 
 
+def quoted_token(token_id: int, texts: dict[str, str]) -> str:
+    """A token in running text: “amplify” (25292), or token 25292 where its text is not known."""
+    text = texts.get(str(token_id))
+    if text is None:
+        return f"token {token_id}"
+    shown = "".join(part for _, part in pieces(text.strip(" ") or text, spaces=not text.strip(" ")))
+    return f"“{shown.replace(chr(10), '')}” ({token_id})"
+
+
 def site_label(site: FirstSite) -> str:
     """`layers.4.self_attn#1:attn`."""
     occurrence = f"#{site.occurrence}" if site.occurrence else ""
@@ -222,12 +231,9 @@ def difference_kind(verdict: Verdict) -> str:
     return "logprob" if by_logprob else "logit"
 
 
-def close_call(first: FirstToken) -> str | None:
-    """What margin and drift at the divergence say together, where both were recorded."""
-    margin, moved = first.margin_a, first.max_abs_logit_diff
-    kind = "logits"
-    if moved is None:
-        moved, kind = first.max_abs_logprob_diff, "logprobs"
+def close_call(margin: float | None, moved: float | None, by_logprob: bool = False) -> str | None:
+    """What A's margin and the drift at a divergence say together, where both were recorded."""
+    kind = "logprobs" if by_logprob else "logits"
     if margin is None or moved is None:
         return None
     if moved == 0:
@@ -262,7 +268,8 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
             ("observer check", a.observer.state, b.observer.state),
             ("created", a.created, b.created),
         ]
-        rows += _differing_settings(a, b)
+        told = {name for name, _, _ in rows}
+        rows += [row for row in _differing_settings(a, b) if row[0] not in told]
     rows.append(("fingerprint", (verdict.a.fingerprint or NONE)[:16], (verdict.b.fingerprint or NONE)[:16]))
     return [(plain(name), plain(left), plain(right)) for name, left, right in rows]
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..schemas.claim import LEVELS
 from .agreement_words import agreement_rows, text_sides, unique_line
+from .patterns_words import pattern_lines, reference_lines
 from .report_words import (
     drift,
     headline,
@@ -24,6 +25,7 @@ from .report_words import (
     plural,
     second_line,
 )
+from .zoom_words import zoom_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,11 +68,17 @@ def _print_all(
     _line(console, 0, second_line(verdict))
     if logprobs := logprob_line(verdict):
         _line(console, 0, logprobs)
+    _print_diverging(console, verdict, folder)
     _print_levels(console, verdict)
     _print_token(console, verdict, headers)
     _print_text(console, verdict)
     _print_agreement(console, verdict)
     _print_drift(console, folder)
+    if verdict.reference is not None:
+        _print_list(console, "Against the reference", reference_lines(verdict.reference))
+    if verdict.patterns is not None:
+        title = f"Over {plural(verdict.patterns.sequences, 'sequence')}"
+        _print_list(console, title, pattern_lines(verdict.patterns))
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
@@ -81,10 +89,40 @@ def _print_all(
         _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
 
 
+def print_zoom(console: Console, verdict: Verdict) -> None:
+    """Print what zoom found, where it looked at something."""
+    if verdict.zoom is None:
+        return
+    console.print()
+    where = f"{verdict.zoom.site or 'the logits'} at position {verdict.zoom.position}"
+    console.print(Text(f"Zoom: {plain(where)}", style="bold"))
+    for line in zoom_lines(verdict.zoom):
+        _line(console, 2, plain(line))
+
+
 def _risk(change: Change) -> str:
+    for side, known in (("A", change.before), ("B", change.after)):
+        if known is None or known.unavailable is not None:
+            return f"not known in {side}"
     if not change.has_rule:
         return "no rule, replay to know"
     return f"{change.risk} at risk" if change.risk else "no level at risk"
+
+
+def _print_diverging(console: Console, verdict: Verdict, folder: Path) -> None:
+    """Every diverging sequence by name, where the headline names one of several."""
+    if verdict.compared.sequences_diverging < 2:
+        return
+    columns = ["request_id", "sample", "diverged", "divergence_step"]
+    rows = pq.read_table(folder / "sequences.parquet", columns=columns, filters=[("diverged", "=", True)])
+    said = [
+        plain(row["request_id"])
+        + (f" sample {row['sample']}" if row["sample"] else "")
+        + ("" if row["divergence_step"] is None else f" step {row['divergence_step']}")
+        for row in rows.slice(0, _SHOWN).to_pylist()
+    ]
+    more = f" and {rows.num_rows - _SHOWN:,} more" if rows.num_rows > _SHOWN else ""
+    _line(console, 0, f"Diverging: {', '.join(said)}{more}.")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:

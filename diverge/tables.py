@@ -6,6 +6,9 @@
     topk.parquet         candidates around each sequence's first divergence (where none diverges: around the
                          first position whose distributions differ)
     changes.parquet      fingerprint drift
+    sequences.parquet    a row per compared sequence
+    reference_sites.parquet, reference_steps.parquet
+                         how far both sides lie from a reference trace; empty without one
     summary.json         the verdict (schemas/verdict.py)
 
 It does not compare anything; it only knows the shape of results.
@@ -145,7 +148,67 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("risk", "string?", "strongest level in doubt"),
         Column("rule", "string", "why, with its source"),
     ),
+    "sequences": (
+        Column("pair", "int32", "index of the compared pair of sequences"),
+        Column("request_id", "dictionary", "the envelope's request_id"),
+        Column("sample", "int16", "which sample of the request"),
+        Column("cell", "dictionary", "the matrix cell; empty outside a matrix"),
+        Column("prompt_tokens", "int32", "tokens before the first generated one"),
+        Column("positions", "int32", "positions whose tokens, and all before them, are equal"),
+        Column("steps", "int32", "generated tokens among them"),
+        Column("diverged", "bool", "the tokens part, or one side ends before the other"),
+        Column("divergence_position", "int32?", "first position where they do"),
+        Column("divergence_step", "int32?", "the same among generated tokens; null inside the prompt"),
+        Column("margin_a", "float32?", "top-1 minus top-2 raw logit of A's distribution there"),
+        Column("margin_b", "float32?", "the same in B"),
+        Column("max_abs_logit_diff", "float32?", "largest |logit_a − logit_b| there"),
+        Column("first_site", "string?", "label of the first differing row's site"),
+        Column("first_layer", "int32?", "layer number in it"),
+        Column("first_site_position", "int32?", "position of that row"),
+        Column("first_drift", "float32?", "its rel_drift"),
+        Column(
+            "cause", "string?", "first-ranked cause of a diverging sequence (null: none found, or not asked)"
+        ),
+        Column("causes", "string?", "all of its causes, by rank (null: not asked, the first 1,000 are)"),
+        Column(
+            "batch_size_a", "int32?", "sequences in A's forward pass that chose the divergent, or last, token"
+        ),
+        Column("batch_size_b", "int32?", "the same in B"),
+        Column("replica_a", "string?", "context.replica_id of the envelope in A"),
+        Column("replica_b", "string?", "the same in B"),
+    ),
+    "reference_sites": (
+        Column("site", "int16", "index, in execution order"),
+        Column("label", "string", "name#occurrence:part, or logits, logprobs"),
+        Column("layer", "int32?", "layer number in the name"),
+        Column("dtype_a", "string", "dtype of A's rows"),
+        Column("dtype_b", "string", "dtype of B's rows"),
+        Column("dtype_reference", "string", "dtype of the reference's rows"),
+        Column("rows", "int64", "rows compared"),
+        Column("effective_rows", "float32", "independent rows that they are worth (docs/reference.md)"),
+        Column("distance_a_p50", "float32?", "median of ‖S(a) − S(r)‖ / ‖r‖ (logits: largest |a − r|)"),
+        Column("distance_a_p95", "float32?", "95th percentile likewise"),
+        Column("distance_a_max", "float32?", "largest likewise"),
+        Column("distance_b_p50", "float32?", "the same of B"),
+        Column("distance_b_p95", "float32?", "the same of B"),
+        Column("distance_b_max", "float32?", "the same of B"),
+        Column("ratio", "float32?", "median over the rows of B's distance / A's distance"),
+        Column("ratio_low", "float32?", "95 % interval of that median"),
+        Column("ratio_high", "float32?", "95 % interval of that median"),
+        Column("farther", "string?", "a or b: farther than the dtype explains; null: neither"),
+        Column("noise_p50", "float32?", "largest median distance between A and a repeat (--noise)"),
+    ),
+    "reference_steps": (
+        Column("layer", "int32", "layer number"),
+        Column("label", "string", "the layer's last site: what the layer hands on"),
+        Column("step", "int32?", "index among generated tokens; null: the whole prompt"),
+        Column("rows", "int32", "sequences (in the prompt: rows) compared"),
+        Column("distance_a", "float32", "their median distance from the reference in A"),
+        Column("distance_b", "float32", "the same in B"),
+    ),
 }
+LATER_TABLES = frozenset({"sequences", "reference_sites", "reference_steps"})
+"""Absent from results that were written before they were invented."""
 
 
 @cache
@@ -253,7 +316,7 @@ class ResultWriter:
 
 def _parquet_options(table: str) -> dict[str, object]:
     if table != "sites":
-        named = ["request_id", "phase", "side"]
+        named = ["request_id", "phase", "side", "cell"]
         return {"compression": "LZ4", "use_dictionary": named, "write_statistics": ["pair", "position"]}
     # Millions of rows where everything differs: plain pages cost least, statistics let readers skip groups.
     return {"compression": "NONE", "use_dictionary": False, "write_statistics": ["pair", "position"]}

@@ -5,7 +5,20 @@ from __future__ import annotations
 from ..schemas import trace
 from . import tables
 
-VIEWS = ("tokens", "sites", "site_totals", "topk", "changes")
+VIEWS = (
+    "tokens",
+    "sites",
+    "site_totals",
+    "topk",
+    "changes",
+    "sequences",
+    "divergence_rates",
+    "populations",
+    "survival",
+    "growth",
+    "reference_sites",
+    "reference_steps",
+)
 TRACE_VIEWS = ("tokens", "sites", "topk", "results", "changes", "header")
 
 EXAMPLES = {
@@ -14,6 +27,13 @@ EXAMPLES = {
     "site_totals": "SELECT label, differing, drift_max FROM site_totals ORDER BY drift_max DESC LIMIT 10",
     "topk": "SELECT side, rank, token_id, logit, exp(logprob) AS p FROM topk ORDER BY side, rank",
     "changes": "SELECT section, field, before, after, risk FROM changes",
+    "sequences": "SELECT request_id, divergence_step, first_site, cause FROM sequences WHERE diverged",
+    "divergence_rates": "SELECT * EXCLUDE place FROM divergence_rates ORDER BY dimension, place, value",
+    "populations": "SELECT * FROM populations WHERE low > 0 OR high < 0 ORDER BY abs(difference) DESC",
+    "survival": "SELECT step, at_risk, share, low, high FROM survival ORDER BY step",
+    "growth": "SELECT layer, step, drift_p50, drift_max FROM growth ORDER BY layer, step",
+    "reference_sites": "SELECT label, ratio, ratio_low, ratio_high, farther FROM reference_sites",
+    "reference_steps": "SELECT layer, step, distance_a, distance_b FROM reference_steps ORDER BY layer, step",
 }
 TRACE_EXAMPLES = {
     "tokens": "SELECT step, token_id, text, margin FROM tokens WHERE step >= 0 ORDER BY margin LIMIT 10",
@@ -35,6 +55,46 @@ _SITE_MEANINGS = {
 MEANINGS: dict[str, dict[str, str]] = {
     name: {column.name: column.meaning for column in columns} | _SITE_MEANINGS
     for name, columns in tables.TABLES.items()
+}
+MEANINGS |= {
+    "divergence_rates": {
+        "dimension": "what the sequences are grouped by: all, prompt_tokens, batch_size_a, step, cause, …",
+        "value": "the group; numbers in powers of two",
+        "sequences": "in the group (cause and first_layer: all; step: those that agree at its first step)",
+        "diverging": "those of them whose tokens part (step: within these steps)",
+        "share": "diverging / sequences",
+        "low": "Wilson 95 % interval of the share",
+        "high": "Wilson 95 % interval of the share",
+        "place": "orders the values of a dimension",
+    },
+    "populations": {
+        "dimension": "what divides the sequences into populations",
+        "value_1": "the one population",
+        "value_2": "the other",
+        "sequences_1": "in the one",
+        "diverging_1": "whose tokens part",
+        "sequences_2": "in the other",
+        "diverging_2": "whose tokens part",
+        "difference": "share of diverging sequences in the other, minus that in the one",
+        "low": "Newcombe 95 % interval of the difference",
+        "high": "Newcombe 95 % interval of the difference",
+    },
+    "survival": {
+        "step": "index among generated tokens",
+        "at_risk": "sequences that agree up to this step and have it",
+        "diverged": "those that part at it",
+        "censored": "those for which it is the last one, without parting",
+        "share": "Kaplan-Meier estimate: share that agrees up to and including this step",
+        "low": "95 % interval (Greenwood, on the log-log scale)",
+        "high": "95 % interval (Greenwood, on the log-log scale)",
+    },
+    "growth": {
+        "layer": "layer number",
+        "step": "index among generated tokens; null: the prompt",
+        "rows": "differing rows of the layer's sites",
+        "drift_p50": "their median rel_drift",
+        "drift_max": "their largest",
+    },
 }
 MEANINGS["sites"] |= {name: MEANINGS["tokens"][name] for name in ("request_id", "sample", "step")}
 _TRACE_COLUMN_MEANINGS = {column.name: column.meaning for column in trace.COLUMNS}

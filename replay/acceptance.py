@@ -19,7 +19,8 @@ from ..schemas.errors import BadInput
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, Mode
 from .acceptance_compare import compare
-from .engines.base import UNKNOWN_LENGTH, Engine
+from .contract import known_vocabulary
+from .engines.base import Engine
 from .record import Progress
 from .run import Options, replay
 
@@ -209,11 +210,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
     """How many token ids there are to draw from."""
-    if engine.vocab_size < UNKNOWN_LENGTH:
-        return engine.vocab_size
-    known = fingerprint.get("model", "vocab_size")
-    if known is not None and isinstance(known.value, int):
-        return known.value
+    known = known_vocabulary(engine.vocab_size, fingerprint)
+    if known is not None:
+        return known
     raise BadInput(
         "the size of the vocabulary is not known: the server does not tell it",
         "name the files of the model it serves with --model",

@@ -5,16 +5,18 @@ Whether it is the recorded model at all is asked in identity.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from ..schemas.base import describe_validation_error
-from ..schemas.envelope import Envelope, Sampling
+from ..schemas.envelope import Envelope, Expected, Sampling
 from ..schemas.errors import BadInput
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Setting
+from .engines.base import UNKNOWN_LENGTH
 
 ENGINE_DEFAULTS: dict[str, Any] = {
     "n": 1,
@@ -57,8 +59,17 @@ GENERATION_CONFIG = "generation_config"
 TOLD_BY_SERVER = "told by the server"
 """Source of a default that the server itself names."""
 
+ANSWERED_LENGTH = "length of the recorded answer"
+"""Source of a limit of tokens that was not stated: that many were answered."""
+
+ANSWERED_TEXT = "no less than the recorded text can take"
+"""Source of a limit of tokens that was not stated, of an answer whose token ids are not known."""
+
 SERVER_DEFAULT = "server default"
 """Source of a value that is left to the server, which does not tell it."""
+
+_UNSEEN_TOKENS = 16
+"""Tokens of an answer that its text may not show: marks of the end, of reasoning, of calls."""
 
 LEFT_TO_TEXT_SERVERS = ("presence_penalty", "frequency_penalty", "seed")
 """Fields whose defaults a server that tells only text may have set otherwise, beside those of `INHERITED`."""
@@ -108,11 +119,11 @@ def resolve_sampling(
         inherited = (generation_config or {}).get(INHERITED.get(name, ""))
         if value is not None:
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
-        elif inherited is not None and not (name == "max_tokens" and _answered_length(envelope)):
+        elif inherited is not None and not (name == "max_tokens" and _answered_length(envelope)[0]):
             _check_inherited(name, inherited)
             resolved[name] = Setting(resolved=inherited, source=inherited_from)
-        elif name == "max_tokens" and (length := _answered_length(envelope)):
-            resolved[name] = Setting(resolved=length, source="length of the recorded answer")
+        elif name == "max_tokens" and (length := _answered_length(envelope))[0]:
+            resolved[name] = Setting(resolved=length[0], source=length[1])
         elif generation_config is None and name in INHERITED and name != "max_tokens":
             resolved[name] = Setting(source=SERVER_DEFAULT)
         else:
@@ -125,11 +136,25 @@ def is_repeatable(sampling: Mapping[str, Setting]) -> bool:
     return sampling["temperature"].resolved == 0 or sampling["seed"].source == "envelope"
 
 
-def _answered_length(envelope: Envelope) -> int:
-    """Tokens of the longest recorded answer: where no limit was stated, the server's own let so many come."""
+def _answered_length(envelope: Envelope) -> tuple[int, str]:
+    """Tokens of the longest recorded answer: where no limit was stated, the server's own let so many come.
+
+    Returns:
+        How many, and where that comes from. Of a text whose token ids are not known, as many as it can take:
+        a byte a token, and a few that no text shows.
+    """
     expected = envelope.expected
     answers = [] if expected is None else [expected, *(expected.samples or ())]
-    return max((len(answer.token_ids or ()) for answer in answers), default=0)
+    tokens = max((len(answer.token_ids or ()) for answer in answers), default=0)
+    if tokens:
+        return tokens, ANSWERED_LENGTH
+    written = max((len(_written(answer).encode("utf-8", "replace")) for answer in answers), default=0)
+    return (written + _UNSEEN_TOKENS if written else 0), ANSWERED_TEXT
+
+
+def _written(answer: Expected) -> str:
+    calls = json.dumps(answer.tool_calls) if answer.tool_calls else ""
+    return f"{answer.text or ''}{answer.reasoning or ''}{calls}"
 
 
 def left_to_server(sampling: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -203,9 +228,15 @@ def misfits(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
             check()
         except BadInput as error:
             found.append(error.message.removeprefix(f"{envelope.request_id}: "))
-    if envelope.sampling.max_tokens == 0:
-        found.append("max_tokens is 0: there is nothing to generate")
     return found
+
+
+def known_vocabulary(engine_size: int, fingerprint: Fingerprint) -> int | None:
+    """How many token ids there are: as the engine says, else as the model's files do; None: neither does."""
+    if engine_size < UNKNOWN_LENGTH:
+        return engine_size
+    known = fingerprint.get("model", "vocab_size")
+    return known.value if known is not None and isinstance(known.value, int) else None
 
 
 def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_size: int) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ..schemas.envelope import Envelope, Runtime, is_placeholder
 from ..schemas.errors import ContractBroken
 from ..schemas.fingerprint import Fact, Fingerprint
 from ..schemas.trace import Setting
 from .contract import redacted_sampling
+from .proxy.request import unread_sampling
+
+_SHOWN_VALUE = 60
+"""Characters of a stated value that a sentence shows."""
 
 IDENTITY = {
     "model_artifact_sha256": ("model", "sha256", "model"),
@@ -99,15 +105,29 @@ def completeness(envelope: Envelope) -> list[str]:
     if envelope.sampling.temperature != 0:
         telling += ["top_p", "top_k", "seed"]
     redacted = redacted_sampling(envelope)
-    silent = [name for name in telling if getattr(envelope.sampling, name) is None and name not in redacted]
+    unread = unread_sampling(envelope.request)
+    for name, value in unread.items():
+        findings.append(
+            f"{name} was stated as {shortened(value)}, which it cannot be: the engine's default will apply"
+        )
+    known = {*redacted, *unread}
+    silent = [name for name in telling if getattr(envelope.sampling, name) is None and name not in known]
     if silent:
         findings.append(f"sampling is silent on {', '.join(silent)}: defaults of the engine will apply")
+    if envelope.sampling.max_tokens == 0:
+        findings.append("max_tokens is 0: there is nothing to generate")
     if redacted:
         findings.append(f"sampling was redacted: {', '.join(redacted)}")
     unfilled = [name for name, value in envelope.runtime if isinstance(value, str) and is_placeholder(value)]
     if unfilled:
         findings.append(f"runtime placeholders not filled in: {', '.join(unfilled)}")
     return findings
+
+
+def shortened(value: Any) -> str:
+    """A stated value as JSON, cut to what a sentence holds."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
 
 
 def runtime_settings(runtime: Runtime, engine: str, fingerprint: Fingerprint) -> dict[str, Setting]:

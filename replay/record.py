@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from ..schemas.envelope import Envelope, Expected
+from ..schemas.envelope import Envelope
 from ..schemas.trace import Mode, SequenceResult
 from .capture.writer import SequenceInfo, TraceWriter
-from .contract import is_repeatable
 from .engines.base import Engine, Finished, Rows
+from .expected import Came, Compared, compare
 from .findings import Findings
 from .plan import Batch
-from .tool_calls import with_calls
 
 Progress = Callable[[int, int, str], None]
 """Called with (generated tokens, tokens at most, stage and what is running)."""
@@ -24,10 +24,7 @@ class Outcome:
 
     Attributes:
         reason: `stop`, `length` or `golden`.
-        had_expected: Whether the envelope states tokens (of an engine that tells only text: a text) that this
-            sequence should bring again.
-        mismatch: Step at which they were left, or character where there is only text; None where they came
-            again, or were not stated.
+        expected: How it compares with the recorded answer.
     """
 
     request_id: str
@@ -35,8 +32,7 @@ class Outcome:
     tokens: tuple[int, ...]
     text: str | None
     reason: str
-    had_expected: bool
-    mismatch: int | None
+    expected: Compared
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,6 @@ class Logits:
     logits_hash: bytes | None
     told: bytes
     """Ids and log-probabilities of the top-K, as bytes."""
-
-
-def sample_of(expected: Expected | None, index: int) -> Expected | None:
-    """What is expected of one of the n samples of a request; None: nothing is stated."""
-    if expected is None or index == 0:
-        return expected
-    others = expected.samples or []
-    return others[index - 1] if index <= len(others) else None
 
 
 class Recorder:
@@ -91,16 +79,30 @@ class Recorder:
         note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         before = self._done
         self.say(f"prefill · {note}")
-        for event in self._engine.run(batch, mode, observe):
-            if isinstance(event, Finished):
-                self._finished[event.sequence] = event
-                continue
-            plan = self._planned[event.sequence]
-            self._writer.append(SequenceInfo(plan.request_id, plan.sample, len(plan.prompt)), event)
-            if first:
-                self.first_logits += logits_of(event)
-            self._remember(event, len(plan.prompt))
-            self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
+        events = self._engine.run(batch, mode, observe)
+        try:
+            for event in events:
+                self._take(event, first)
+                self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
+        except KeyboardInterrupt:
+            for event in _interrupted(events):
+                if not self._writer.is_torn:
+                    self._take(event, first)
+            raise
+        finally:
+            if isinstance(events, Generator):
+                events.close()  # now, while what it runs on is there
+
+    def _take(self, event: Rows | Finished, first: bool) -> None:
+        """Record what the engine handed over; `first`: in the first batch."""
+        if isinstance(event, Finished):
+            self._finished[event.sequence] = event
+            return
+        plan = self._planned[event.sequence]
+        self._writer.append(SequenceInfo(plan.request_id, plan.sample, len(plan.prompt)), event)
+        if first:
+            self.first_logits += logits_of(event)
+        self._remember(event, len(plan.prompt))
 
     def say(self, note: str) -> None:
         """Tell the progress what is going on."""
@@ -119,17 +121,11 @@ class Recorder:
         """
         found = []
         for sequence, plan in self._planned.items():
-            envelope = envelopes[plan.request_id]
-            # Only what a seed can bring again, or greedy decoding, is expected to come again.
-            expected = sample_of(envelope.expected, plan.seed_offset)
-            stated = expected is not None and mode == "free" and is_repeatable(plan.sampling)
             tokens, finished = self._tokens[sequence], self._finished[sequence]
-            wanted: Sequence[object] | None = None
-            came: Sequence[object] = tokens
-            if expected is not None and stated and self._engine.capabilities.token_ids:
-                wanted = expected.token_ids
-            elif expected is not None and stated:
-                wanted, came = _expected_text(expected), finished.text or ""
+            # Without a tokenizer, an engine's text is empty whatever the model wrote.
+            text = finished.text if self._engine.has_tokenizer() else None
+            came = Came(tokens, text, finished.reason, self._engine.capabilities.token_ids)
+            free = mode == "free"
             found.append(
                 Outcome(
                     request_id=plan.request_id,
@@ -137,8 +133,7 @@ class Recorder:
                     tokens=tuple(tokens),
                     text=finished.text,
                     reason=finished.reason,
-                    had_expected=wanted is not None,
-                    mismatch=None if wanted is None else first_difference(came, wanted),
+                    expected=compare(plan, envelopes[plan.request_id], came) if free else Compared(),
                 )
             )
         return found
@@ -181,11 +176,13 @@ class Recorder:
         self.kept_tensors = self.kept_tensors or any(rows.tensors)
 
 
-def _expected_text(expected: Expected) -> str | None:
-    """The recorded answer as an engine that tells only text tells it: calls of tools stand in it."""
-    if expected.text is None and not expected.tool_calls:
-        return None
-    return with_calls(expected.text or "", expected.tool_calls or ())
+def _interrupted(events: Iterator[Rows | Finished]) -> Generator[Rows | Finished, None, None]:
+    """What a run still hands over that is interrupted, here or there."""
+    if not isinstance(events, Generator):
+        return
+    with suppress(KeyboardInterrupt, StopIteration):
+        yield events.throw(KeyboardInterrupt())  # where it was interrupted itself, it has ended
+        yield from events
 
 
 def logits_of(rows: Rows) -> list[Logits]:
@@ -195,11 +192,3 @@ def logits_of(rows: Rows) -> list[Logits]:
         for topk in rows.topk
         if topk is not None
     ]
-
-
-def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
-    """First index at which two sequences differ; a strict prefix differs at its length; None: equal."""
-    for index, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return index
-    return None if len(a) == len(b) else min(len(a), len(b))

@@ -10,6 +10,7 @@ from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput
 from ..schemas.trace import HEADER_KEY, TraceHeader
 from .golden import Golden
+from .proxy.compose import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def answered(envelopes: list[Envelope], path: Path) -> tuple[list[Envelope], int
     Raises:
         BadInput: None is left.
     """
-    kept = [envelope for envelope in envelopes if not _was_refused(envelope)]
+    kept = [envelope for envelope in envelopes if not was_refused(envelope)]
     if not kept:
         raise BadInput(
             f"{path}: every request was answered with an error when it was recorded",
@@ -54,9 +55,14 @@ def answered(envelopes: list[Envelope], path: Path) -> tuple[list[Envelope], int
     return kept, len(envelopes) - len(kept)
 
 
-def _was_refused(envelope: Envelope) -> bool:
-    status = envelope.context.status if envelope.context is not None else None
-    return status is not None and status >= 400
+def was_refused(envelope: Envelope) -> bool:
+    """Whether the request was answered with an error when it was recorded."""
+    context = envelope.context
+    if context is None:
+        return False
+    if context.status is not None:
+        return context.status >= 400
+    return context.finish_reason == FAILED and context.error is not None
 
 
 def golden_from_trace(path: Path) -> Golden:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput
-from ..schemas.trace import Mode
+from ..schemas.trace import Mode, Setting
 from .contract import (
+    ANSWERED_TEXT,
     check_constraints,
     check_prompt,
     check_vocabulary,
@@ -20,7 +21,9 @@ from .contract import (
 from .engines.base import Engine
 from .findings import Findings
 from .golden import Golden, golden_for
+from .identity import shortened
 from .plan import Requested
+from .proxy.request import unread_sampling
 
 
 def requested(
@@ -46,6 +49,8 @@ def requested(
         _check_text(envelope)
         sampling = left_to_server(sampling)
     forced = mode != "free"
+    for field, value in unread_sampling(envelope.request).items() if not forced else ():
+        findings.add(f"{field} was stated as {shortened(value)}, which it cannot be: it does not apply", name)
     silent = None if forced else silent_defaults(sampling)
     if silent:
         findings.add(silent, name)
@@ -66,6 +71,7 @@ def requested(
     check_constraints(name, sampling, engine.vocab_size, engine.has_tokenizer(), forced)
     tokens_of: dict[int, tuple[int, ...]] = {}
     if not forced:
+        sampling = _within_context(sampling, len(prompt), engine.context_length)
         wanted = int(sampling["max_tokens"].resolved)
         if wanted == 0:
             raise BadInput(
@@ -81,6 +87,17 @@ def requested(
     if engine.capabilities.token_ids:
         check_prompt(name, prompt, wanted, engine.vocab_size, engine.context_length)
     return Requested(envelope, tuple(prompt), sampling, tokens_of)
+
+
+def _within_context(
+    sampling: dict[str, Setting], prompt_tokens: int, context_length: int
+) -> dict[str, Setting]:
+    """The same; a limit that only says how much a recorded text can take gives way to the context."""
+    limit = sampling["max_tokens"]
+    room = max(1, context_length - prompt_tokens)
+    if limit.source != ANSWERED_TEXT or int(limit.resolved) <= room:
+        return sampling
+    return {**sampling, "max_tokens": limit.model_copy(update={"resolved": room})}
 
 
 def _prompt(envelope: Envelope, engine: Engine, findings: Findings) -> list[int]:

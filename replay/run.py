@@ -22,6 +22,7 @@ from ..schemas.trace import (
     TraceHeader,
 )
 from .capture.writer import TraceWriter
+from .contract import known_vocabulary
 from .engines.base import Engine
 from .findings import Findings
 from .golden import Golden
@@ -71,8 +72,14 @@ class Result:
 
     @property
     def expectations_met(self) -> bool:
-        """True unless some envelope's expected tokens did not come again."""
-        return all(outcome.mismatch is None for outcome in self.outcomes)
+        """True unless some recorded answer was compared and did not come again."""
+        return all(outcome.expected.mismatch is None for outcome in self.outcomes)
+
+    @property
+    def compared_none(self) -> bool:
+        """True where recorded answers should come again, and none of them could be compared."""
+        compared = [outcome.expected for outcome in self.outcomes]
+        return any(one.why_not for one in compared) and not any(one.by for one in compared)
 
 
 def replay(
@@ -122,7 +129,8 @@ def replay(
                 f"--set {name}={setting.resolved} did not take: the engine reports {setting.observed}"
             )
     neighbours = [requested(envelope, engine, "free", None, Findings()) for envelope in options.neighbours]
-    beside = Beside(neighbours, options.fill, engine.vocab_size, engine.context_length)
+    vocabulary = _vocabulary(engine, fingerprint) if options.fill else engine.vocab_size
+    beside = Beside(neighbours, options.fill, vocabulary, engine.context_length)
     batched = engine.settings["batch_size"]
     if options.batch_size is not None:
         batched = Setting(requested=options.batch_size, resolved=options.batch_size, source="lane")
@@ -264,6 +272,21 @@ def _check_capabilities(engine: Engine, name: str, options: Options) -> None:
             f"synthetic neighbours are token ids, and the engine {name} takes text",
             "give --neighbours a request set in place of a number",
         )
+
+
+def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
+    """How many token ids synthetic neighbours are drawn from.
+
+    Raises:
+        BadInput: Neither the engine nor the model's files tell.
+    """
+    known = known_vocabulary(engine.vocab_size, fingerprint)
+    if known is None:
+        raise BadInput(
+            "synthetic neighbours are random token ids, and the size of the vocabulary is not known here",
+            "name the model's files with --model, or give a request set with --neighbours SET.jsonl",
+        )
+    return known
 
 
 def _took(setting: Setting) -> bool:

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from .base import BigInteger, Document, JsonObject, Real, Record, sha256_of
 from .claim import Claim
 from .errors import BadInput
+from .jsontext import list_of_lines, whole_document
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIdKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
@@ -240,8 +241,16 @@ def iter_request_set(path: Path) -> Iterator[Envelope]:
                 line = _bounded(lines.readline(MAX_ENVELOPE_BYTES + 1), where)
                 if not line:
                     return
-                if line.strip():
-                    yield Envelope.from_json(line, where)
+                if not line.strip():
+                    continue
+                try:
+                    found = Envelope.from_json(line, where)
+                except BadInput:
+                    document = whole_document(path, line, MAX_ENVELOPE_BYTES)
+                    if document is None:
+                        raise
+                    raise _one_document(path, document) from None
+                yield found
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -275,6 +284,15 @@ def _bounded(text: bytes, where: str) -> bytes:
             "give an envelope (.json) or a request set, one envelope a line (.jsonl)",
         )
     return text
+
+
+def _one_document(path: Path, document: JsonObject | list[Any]) -> BadInput:
+    if isinstance(document, list):
+        return list_of_lines(path)
+    return BadInput(
+        f"{path}: one JSON document over several lines; a request set has one envelope a line",
+        "if it is an envelope, end its name with .json, or write it in one line (jq -c .)",
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> BadInput:

@@ -18,6 +18,7 @@ class RipError(Exception):
         self.message = _one_line(message)
         self.fix = _one_line(fix)
         super().__init__(self.message, self.fix)  # both, so that it survives pickling between processes
+        self.add_note(f"fix: {self.fix}")  # in the traceback that users of the library see
 
     def __str__(self) -> str:
         return self.message

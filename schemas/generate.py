@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import base, change, check, claim, envelope, fingerprint, trace, verdict
+from . import base, change, check, claim, envelope, fingerprint, narrow, trace, verdict, zoom
 from .base import Document
 
 FOLDER = Path(__file__).parent / "json"
@@ -25,8 +25,10 @@ DOCUMENTS: dict[str, type[Document]] = {
     "drift.json": change.Drift,
     "envelope.json": envelope.Envelope,
     "fingerprint.json": fingerprint.Fingerprint,
+    "narrow.json": narrow.Narrow,
     "trace-header.json": trace.TraceHeader,
     "verdict.json": verdict.Verdict,
+    "zoom-header.json": zoom.ZoomHeader,
 }
 
 
@@ -54,7 +56,7 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
 def _field_descriptions() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for module in (base, change, check, claim, envelope, fingerprint, trace, verdict):
+    for module in (base, change, check, claim, envelope, fingerprint, narrow, trace, verdict, zoom):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = dict(_described_fields(node))

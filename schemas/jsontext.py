@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import BadInput
@@ -106,6 +107,40 @@ def _syntax_error(error: json.JSONDecodeError, where: str) -> BadInput:
         else "correct the text at that place"
     )
     return BadInput(f"{where}: not JSON: {error.msg} ({place})", fix)
+
+
+def whole_document(path: Path, line: bytes, most_bytes: int) -> JsonObject | list[Any] | None:
+    """The one JSON object or array that a file is, where it was taken for one object a line.
+
+    Args:
+        path: The file.
+        line: The line that could not be read. One that is JSON by itself has another fault.
+        most_bytes: Longer files are not looked at.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(most_bytes + 1)
+        if not isinstance(_json_or_none(line), dict) and len(text) <= most_bytes:
+            value = _json_or_none(text)
+            return value if isinstance(value, dict | list) else None
+    except OSError:
+        pass
+    return None
+
+
+def list_of_lines(path: Path) -> BadInput:
+    """What is wrong with a file that is one JSON array, where one object a line was expected."""
+    return BadInput(
+        f"{path}: one JSON array, and not one object a line",
+        f"write one element a line: jq -c '.[]' {path.name}",
+    )
+
+
+def _json_or_none(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _too_deep(where: str) -> BadInput:

@@ -30,6 +30,8 @@ class LaneFile(Record):
     """Interpreter of the engine's own environment; a path is relative to the file."""
     tap: str | None = None
     """The folder that a running vLLM server's taps write to; relative to the file."""
+    neighbours: int | str | None = None
+    """As `--neighbours`: a number, or a request set, whose path is relative to the file."""
     set: dict[str, Any] = Field(default={})
     """Settings, as `--set KEY=VALUE`."""
     env: dict[str, str] = Field(default={})
@@ -65,8 +67,8 @@ def load_lane(path: Path) -> LaneFile:
     folder = path.parent
     near = {
         name: str(folder / value)
-        for name in ("model", "python", "tap")
-        if (value := getattr(lane, name)) is not None and (folder / value).exists()
+        for name in ("model", "python", "tap", "neighbours")
+        if isinstance(value := getattr(lane, name), str) and (folder / value).exists()
     }
     return lane.model_copy(update=near)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rip.cli import app
 from rip.cli.demo import REQUESTS
-from rip.replay.record import first_difference
+from rip.replay.expected import first_difference
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.model

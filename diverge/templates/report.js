@@ -10,7 +10,8 @@
     if (parent) parent.append(made);
     return made;
   }
-  function showTip(event, title, rows) {
+  // `at` is where the pointer is, or the middle of what the keyboard chose.
+  function showTip(at, title, rows) {
     tip.replaceChildren();
     element("b", title, tip);
     const body = element("tbody", null, element("table", null, tip));
@@ -20,8 +21,8 @@
     }
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
-    const left = event.clientX + 16 + box.width > innerWidth ? event.clientX - box.width - 14 : event.clientX + 16;
-    const top = event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 14 : event.clientY + 18;
+    const left = at.clientX + 16 + box.width > innerWidth ? at.clientX - box.width - 14 : at.clientX + 16;
+    const top = at.clientY + 18 + box.height > innerHeight ? at.clientY - box.height - 14 : at.clientY + 18;
     tip.style.left = `${Math.max(6, left)}px`;
     tip.style.top = `${Math.max(6, top)}px`;
   }
@@ -32,6 +33,27 @@
     const bytes = new Uint8Array(raw.length);
     for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
     return new kind(bytes.buffer);
+  }
+  function onScreen(svg, x, y) {
+    const point = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+    return { clientX: point.x, clientY: point.y };
+  }
+  // Arrow keys move a cell; `show` says what is there. Other keys stay the browser's.
+  function withKeys(target, columns, rows, show, leave) {
+    const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    let [column, row, begun] = [0, 0, false];
+    target.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") return leave();
+      const move = moves[event.key];
+      if (!move || (rows === 1 && move[1])) return;
+      event.preventDefault();
+      if (begun) [column, row] = [column + move[0], row + move[1]];
+      begun = true;
+      column = Math.min(Math.max(column, 0), columns - 1);
+      row = Math.min(Math.max(row, 0), rows - 1);
+      show(column, row);
+    });
+    target.addEventListener("blur", leave);
   }
   function inSvg(svg, event) {
     return new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
@@ -53,19 +75,23 @@
     const find = (edges, size, at) => edges.findIndex((edge) => at >= edge && at < edge + size);
     const leave = () => { hideTip(); hover.setAttribute("visibility", "hidden"); };
     svg.addEventListener("pointerleave", leave);
+    const show = (column, row, at) => {
+      const cell = row * map.x.length + column;
+      hover.setAttribute("x", map.x[column]);
+      hover.setAttribute("y", map.y[row]);
+      hover.setAttribute("visibility", "visible");
+      const rows = [["", map.columns[column]], ["relative drift", words(values[cell])]];
+      if (worst && values[cell] > 0) rows.push(["largest at", sites[worst[cell]]]);
+      showTip(at, map.rows[row], rows);
+    };
     svg.addEventListener("pointermove", (event) => {
       const point = inSvg(svg, event);
       const column = find(map.x, map.w, point.x);
       const row = find(map.y, map.h, point.y);
       if (column < 0 || row < 0) return leave();
-      const at = row * map.x.length + column;
-      hover.setAttribute("x", map.x[column]);
-      hover.setAttribute("y", map.y[row]);
-      hover.setAttribute("visibility", "visible");
-      const rows = [["", map.columns[column]], ["relative drift", words(values[at])]];
-      if (worst && values[at] > 0) rows.push(["largest at", sites[worst[at]]]);
-      showTip(event, map.rows[row], rows);
+      show(column, row, event);
     });
+    withKeys(svg, map.x.length, map.y.length, (column, row) => show(column, row, onScreen(svg, map.x[column] + map.w, map.y[row] + map.h)), leave);
   }
 
   function watchPlot(plot) {
@@ -73,24 +99,26 @@
     const hover = svg.querySelector(".hover");
     const leave = () => { hideTip(); hover.setAttribute("visibility", "hidden"); };
     svg.addEventListener("pointerleave", leave);
-    svg.addEventListener("pointermove", (event) => {
-      const index = Math.floor((inSvg(svg, event).x - plot.left) / plot.pitch);
-      if (index < 0 || index >= plot.steps.length) return leave();
+    const show = (index, at) => {
       hover.setAttribute("transform", `translate(${plot.left + (index + 0.5) * plot.pitch} 0)`);
       hover.setAttribute("visibility", "visible");
       const first = plot.steps[index];
       const title = plot.width > 1 ? `steps ${first}–${first + plot.width - 1}` : `step ${first}`;
-      showTip(event, title, [["margin in A", plot.a[index]], ["margin in B", plot.b[index]], ["largest difference", plot.d[index]]]);
+      showTip(at, title, [["margin in A", plot.a[index]], ["margin in B", plot.b[index]], ["largest difference", plot.d[index]]]);
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const index = Math.floor((inSvg(svg, event).x - plot.left) / plot.pitch);
+      if (index < 0 || index >= plot.steps.length) return leave();
+      show(index, event);
     });
+    withKeys(svg, plot.steps.length, 1, (index) => show(index, onScreen(svg, plot.left + (index + 1) * plot.pitch, 40)), leave);
   }
 
   function watchTokens(section, tokens) {
     let lit = [];
     const leave = () => { hideTip(); for (const item of lit) item.classList.remove("on"); lit = []; };
-    section.addEventListener("pointerover", (event) => {
-      const token = event.target.closest(".t");
+    const show = (token, at) => {
       leave();
-      if (!token) return;
       const position = Number(token.dataset.p);
       const i = position - tokens.first;
       lit = [...section.querySelectorAll(`.t[data-p="${position}"]`)];
@@ -102,9 +130,19 @@
       if (tokens.pa[i] !== null || tokens.pb[i] !== null) rows.push(["probability", shown(tokens.pa[i]), shown(tokens.pb[i])]);
       if (tokens.ma[i] !== null || tokens.mb[i] !== null) rows.push(["margin", shown(tokens.ma[i]), shown(tokens.mb[i])]);
       if (tokens.d[i] !== null) rows.push(["drift", tokens.d[i], ""]);
-      showTip(event, title, rows);
+      showTip(at, title, rows);
+    };
+    section.addEventListener("pointerover", (event) => {
+      const token = event.target.closest(".t");
+      if (token) show(token, event);
+      else leave();
     });
     section.addEventListener("pointerleave", leave);
+    for (const text of section.querySelectorAll(".text")) {
+      const items = [...text.querySelectorAll(".t")];
+      const middle = (item) => { const box = item.getBoundingClientRect(); return { clientX: box.right, clientY: box.bottom }; };
+      if (items.length) withKeys(text, items.length, 1, (index) => show(items[index], middle(items[index])), leave);
+    }
   }
 
   const sections = [...document.querySelectorAll(".pair")];
@@ -121,6 +159,41 @@
       for (const section of sections) section.hidden = section.id !== `pair-${button.dataset.show}`;
     });
   }
+
+  for (const button of document.querySelectorAll(".copy")) {
+    const code = button.previousElementSibling;
+    button.hidden = false;
+    button.setAttribute("aria-label", "copy the command");
+    button.addEventListener("click", async () => {
+      let done = true;
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+      } catch {
+        // A page without the clipboard's permission can still copy what is selected.
+        getSelection().selectAllChildren(code);
+        done = document.execCommand("copy");
+      }
+      button.textContent = done ? "copied" : "selected";
+      setTimeout(() => { button.textContent = "copy"; }, 1500);
+    });
+  }
+
+  const theme = document.getElementById("theme");
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+  const tellTheme = () => theme.setAttribute("aria-pressed", String(isDark()));
+  theme.hidden = false;
+  theme.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; tellTheme(); });
+  system.addEventListener("change", tellTheme);
+  tellTheme();
+
+  // Paper cannot be unfolded.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details.print:not([open])")];
+    for (const item of opened) item.open = true;
+  });
+  addEventListener("afterprint", () => { for (const item of opened) item.open = false; });
 
   for (const table of document.querySelectorAll(".sortable")) {
     const heads = [...table.tHead.rows[0].cells];

@@ -178,6 +178,23 @@ class Taps:
         finally:
             self._see = None
 
+    @contextmanager
+    def aside(self, within: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Until this context ends, the outputs of the pass that is being observed are looked at inside
+        `within()`, so that whoever records what the model does can leave out what the taps do."""
+        see = self._see
+
+        def apart(site: int, tensor: torch.Tensor) -> None:
+            assert see is not None
+            with within():
+                see(site, tensor)
+
+        self._see = None if see is None else apart
+        try:
+            yield
+        finally:
+            self._see = see
+
     def _observed_modules(self) -> Iterator[tuple[str, nn.Module]]:
         compiled: tuple[str, ...] = ()
         for path, module in self.base.named_modules():

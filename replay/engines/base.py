@@ -57,6 +57,8 @@ class Capabilities:
     the engine's scheduler decides."""
     starts: bool = True
     """rip can start it, and so start it again; else it is only called by its URL."""
+    taps: bool = False
+    """A server that runs already shows its sites only through the folder that taps in it write to."""
     cancels: bool = True
     """A request that nobody waits for any more is stopped."""
 

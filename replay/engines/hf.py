@@ -104,6 +104,11 @@ class HfEngine:
                     "see the labels with --sites '.' and rip query",
                 )
 
+    @property
+    def taps(self) -> Taps | None:
+        """What observes the model; None where it was opened without sites."""
+        return self._taps
+
     def _trial_pass(self, ids: torch.Tensor) -> object:
         return self.model(input_ids=ids, use_cache=False)
 

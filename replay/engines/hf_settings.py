@@ -30,7 +30,9 @@ class Known:
 
 
 SETTINGS: dict[str, Known] = {
-    "dtype": Known("choice", "dtype of weights and activations", ("float32", "bfloat16", "float16")),
+    "dtype": Known(
+        "choice", "dtype of weights and activations", ("float64", "float32", "bfloat16", "float16")
+    ),
     "device": Known("text", "torch device, for example cpu or cuda:0"),
     "attention": Known("text", "attention implementation of transformers, for example sdpa or eager"),
     "threads": Known("number", "threads of one operation", least=1, most=MOST_THREADS),

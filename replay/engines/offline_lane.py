@@ -149,7 +149,7 @@ class OfflineLane:
         )
         text = checked.text
         if text is None and self._tokenizer is not None:
-            text = str(self._tokenizer.decode(checked.token_ids))
+            text = str(self._tokenizer.decode(checked.token_ids, skip_special_tokens=True))
         unseeded = params.seed is None and params.temperature > 0 and not forced
         yield Finished(
             plan.sequence,

@@ -5,7 +5,7 @@ Only engines whose answers with and without it were compared are known here. Of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,13 @@ def additions_for(engine: str | None, chat: bool, body: Json) -> Additions:
         chat: The request goes to chat completions, not to completions.
         body: The request as the client sent it.
     """
-    if engine == "vllm":
-        return _for_vllm(chat, body)
-    if engine == "llama.cpp":
-        return _for_llama(chat, body)
-    return NONE
+    known = _KNOWN.get(engine or "")
+    return NONE if known is None else known(chat, body)
+
+
+def can_be_asked(engine: str | None) -> bool:
+    """Whether it is known how to ask an engine for more."""
+    return engine in _KNOWN
 
 
 def _for_vllm(chat: bool, body: Json) -> Additions:
@@ -76,6 +78,9 @@ def _for_llama(chat: bool, body: Json) -> Additions:
         return NONE
     fields: Json = {"logprobs": True, "top_logprobs": 1} if chat else {"logprobs": 1}
     return Additions(fields, logprobs=True, absent=chat)
+
+
+_KNOWN: Mapping[str, Callable[[bool, Json], Additions]] = {"vllm": _for_vllm, "llama.cpp": _for_llama}
 
 
 def without(payload: Json, added: Additions, chunk: bool) -> Json | None:

@@ -73,6 +73,8 @@ class Call:
     """Why there is no whole answer; None where there is one."""
     answer_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+    why_plain: str | None = None
+    """Why token ids were not asked for; None: they were."""
     raw_name: str | None = None
     """File of the answer's bytes, once it is written."""
     _packed: list[bytes] = field(default_factory=list, repr=False)

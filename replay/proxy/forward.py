@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 import httpx
 
@@ -39,6 +40,13 @@ _REFUSALS = (400, 422)
 _DECODED = ("gzip", "deflate")
 
 
+class Waiting(Protocol):
+    """What knows the upstream."""
+
+    async def wait(self) -> None:
+        """Until the upstream has told what it is, is found not to answer, or takes too long."""
+
+
 class Proxy:
     """An ASGI application that passes everything on to one upstream.
 
@@ -54,6 +62,8 @@ class Proxy:
         self._recorder = recorder
         self.was_unreachable = False
         """The upstream did not answer since this was last set back."""
+        self.known: Waiting | None = None
+        """Holds a request to be recorded until the upstream has told what it is, within bounds."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -78,6 +88,8 @@ class Proxy:
                 self._recorder.counts.too_large += 1
             await incoming.while_connected(self._pass_on(scope, headers, incoming, send))
             return
+        if self.known is not None:
+            await self.known.wait()
         secrets = credentials(headers, scope["query_string"])
         call = self._recorder.begin(chat, scope["path"], asked, len(body), request_id, secrets)
         stayed = True

@@ -14,11 +14,13 @@ from typing import Any, Literal
 from ...schemas.base import parse_json_object
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
+from ...schemas.jsontext import list_of_lines, whole_document
+from ..identity import shortened
 from . import plain_pickle, sglang_dump
 from .additions import Json
 from .answer import Answer, error_text
 from .compose import Circumstances, compose, context_of
-from .request import read_request
+from .request import read_request, unread_sampling
 
 Format = Literal["auto", "openai", "sglang"]
 FORMATS: tuple[Format, ...] = ("auto", "openai", "sglang")
@@ -36,10 +38,14 @@ class Imported:
     Attributes:
         envelopes: In the order of the requests.
         passed_over: Requests that are no text generations, and log events that say nothing new.
+        unclaimed: `custom_id` of every answer whose request is in none of the files.
+        unread: Where sampling fields have values that they cannot have, and which: kept as they were stated.
     """
 
     envelopes: list[Envelope] = field(default_factory=list)
     passed_over: int = 0
+    unclaimed: list[str] = field(default_factory=list)
+    unread: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -81,7 +87,10 @@ def import_files(
             number += 1
             raw = {**raw, "request_id": f"{base}~{number}"}
         seen.add(raw["request_id"])
-        found.envelopes.append(Envelope.from_object(raw, where))
+        envelope = Envelope.from_object(raw, where)
+        found.envelopes.append(envelope)
+        if unread := _unread(envelope):
+            found.unread[where] = unread
 
     for path in paths:
         if _is_pickle(path):
@@ -114,20 +123,49 @@ def import_files(
                 by_name[exchange.name] = exchange
             waiting.append(exchange)
     for where, name, line in answers:
-        if name not in by_name:
+        if name in by_name:
+            _take_answer(by_name[name], line.get("response"), line.get("error"))
+            continue
+        found.unclaimed.append(name)
+        if len(found.unclaimed) == len(answers):
             raise BadInput(
                 f"{where}: an answer to {name!r}, whose request is in none of the files",
                 "also give the file of requests: the batch's input",
             )
-        _take_answer(by_name[name], line.get("response"), line.get("error"))
     for exchange in waiting:
         for raw in _envelopes_of(exchange, identity, is_secret, found):
             add(raw, exchange.where)
     return found
 
 
+def _unread(envelope: Envelope) -> list[str]:
+    """Stated sampling fields that no engine can apply, with their values."""
+    stated = unread_sampling(envelope.request)
+    if envelope.sampling.max_tokens == 0 and not (envelope.request or {}).get("echo"):
+        stated["max_tokens"] = 0  # a form of its own with echo: to score the prompt
+    return [f"{name} {shortened(value)}" for name, value in stated.items()]
+
+
+def _refuse_documents(line: Json, where: str) -> None:
+    """Refuse what rip wrote itself: it holds no request of others.
+
+    Raises:
+        BadInput: An envelope, or another document of rip.
+    """
+    schema = line.get("schema")
+    is_envelope = "request_id" in line and "prompt_token_ids" in line and "body" not in line
+    if is_envelope or (isinstance(schema, str) and schema.startswith("rip.envelope/")):
+        raise BadInput(
+            f"{where}: an envelope already, so there is nothing to import",
+            "use the file as it is: rip replay and rip envelope check read it",
+        )
+    if isinstance(schema, str) and schema.startswith("rip."):
+        raise BadInput(f"{where}: a document of rip ({schema}), which holds no request", _FIX)
+
+
 def _exchange(line: Json, where: str) -> _Exchange:
     """A line that holds a request, with or without its answer."""
+    _refuse_documents(line, where)
     body = line.get("body", line.get("request", line))
     url = line.get("url")
     if isinstance(body, dict) and isinstance(body.get("body"), dict):
@@ -187,7 +225,7 @@ def _envelopes_of(
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Json]]:
-    """(where, object) of every line that is not empty."""
+    """(where, object) of every line that is not empty, or the one object that the whole file is."""
     try:
         with path.open("rb") as file:
             for number in count(1):
@@ -197,8 +235,19 @@ def _lines(path: Path) -> Iterator[tuple[str, Json]]:
                     return
                 if len(line) > MAX_ENVELOPE_BYTES:
                     raise BadInput(f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
-                if line.strip():
-                    yield where, parse_json_object(line, where)
+                if not line.strip():
+                    continue
+                try:
+                    found = parse_json_object(line, where)
+                except BadInput:
+                    document = whole_document(path, line, MAX_ENVELOPE_BYTES)
+                    if document is None:
+                        raise
+                    if not isinstance(document, dict):
+                        raise list_of_lines(path) from None
+                    yield str(path), document
+                    return
+                yield where, found
     except OSError as error:
         raise _unreadable(path, error) from None
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .additions import NONE, Additions, Json, additions_for
+from .additions import NONE, Additions, Json, additions_for, can_be_asked
 from .call import Call, Upstream
 from .store import Store
 
@@ -139,18 +139,36 @@ class Recorder:
 
     def additions(self, call: Call) -> Additions:
         """What is added to this request."""
-        if self.passive or shape_of(call) in self._refused_shapes:
+        if self.passive:
+            call.why_plain = "with --passive nothing is asked for"
             return NONE
-        return additions_for(self.upstream.engine, call.chat, call.body)
+        if shape_of(call) in self._refused_shapes:
+            call.why_plain = "the upstream refuses to be asked for them"
+            return NONE
+        added = additions_for(call.upstream.engine, call.chat, call.body)
+        if not added:
+            call.why_plain = _why_nothing_added(call.upstream)
+        return added
 
     def refuses(self, call: Call, added: Additions) -> None:
         """The upstream refused this request with the additions and took it without."""
         call.notes.append("the upstream refused what was added to the request; sent again without")
+        call.why_plain = "the upstream refuses to be asked for them"
         self._refused_shapes.add(shape_of(call))
         kind = "chat completions" if call.chat else "completions"
         self.say(
             f"the upstream refuses {', '.join(added.fields)} in such requests to {kind}: no longer added"
         )
+
+
+def _why_nothing_added(upstream: Upstream) -> str:
+    if upstream.fingerprint_sha256 is None and upstream.engine is None:
+        return "the upstream had not told yet what it is"
+    if upstream.engine is None:
+        return "what the upstream is, it does not tell"
+    if not can_be_asked(upstream.engine):
+        return f"how to ask {upstream.engine} for them is not known"
+    return "the requests' own fields leave no room to ask for them"
 
 
 def shape_of(call: Call) -> Shape:

@@ -6,7 +6,7 @@ What the client left out stays left out: silence is a fact about the request.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from .additions import Json, listed
 
 _RENAMED = {"max_completion_tokens": "max_tokens", "n_predict": "max_tokens"}
 """Other names of a sampling field; where both are stated, these count, as they do in the engines."""
+SGLANG_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
+"""Likewise, as SGLang's own API calls them."""
 _PROMPT_FIELDS = frozenset({"prompt", "messages", "tools", "logprobs", "top_logprobs"})
 HIDDEN = "[redacted]"
 
@@ -60,6 +62,7 @@ def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> As
     sampling, rest = split_sampling(
         {name: value for name, value in body.items() if name not in _PROMPT_FIELDS}, _RENAMED, is_secret
     )
+    rest |= {name: body[name] for name in _unread_logprobs(body, chat)}
     samples = sampling.get("n", 1)
     spoken = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
     tools = [tool for tool in listed(body.get("tools")) if isinstance(tool, dict)]
@@ -101,6 +104,21 @@ def split_sampling(
     return sampling, rest
 
 
+def unread_sampling(rest: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Sampling fields among what else was stated: their values are none that such a field can have.
+
+    Returns:
+        Field of the envelope's sampling → value as it was stated.
+    """
+    others = {**_RENAMED, **SGLANG_NAMES}
+    named = {others.get(name, name): value for name, value in (rest or {}).items()}
+    return {
+        name: value
+        for name, value in named.items()
+        if name in Sampling.model_fields and not _fits(name, value)
+    }
+
+
 def _fits(name: str, value: Any) -> bool:
     try:
         Sampling.model_validate_json(json.dumps({name: exactly_representable(value)}))
@@ -134,6 +152,15 @@ def _logprobs(body: Json, chat: bool) -> int | None:
         return top if type(top) is int and top >= 0 else 0
     value = body.get("logprobs")
     return value if type(value) is int and value >= 0 else None
+
+
+def _unread_logprobs(body: Json, chat: bool) -> Iterator[str]:
+    """What was stated about log-probabilities and an envelope's `logprobs` does not hold."""
+    asked, top = body.get("logprobs"), body.get("top_logprobs")
+    if asked is not None and not (isinstance(asked, bool) if chat else type(asked) is int and asked >= 0):
+        yield "logprobs"
+    if top is not None and not (chat and asked and type(top) is int and top >= 0):
+        yield "top_logprobs"
 
 
 def without_secrets(value: Any, is_secret: Callable[[str], bool]) -> Any:

@@ -14,12 +14,15 @@ import httpx
 import uvicorn
 
 from ...schemas.errors import BadInput
+from .additions import can_be_asked
 from .call import Upstream
 from .forward import Proxy
 from .recorder import Recorder
 
 ASK_AGAIN_S = 2.0
 """Pause before an upstream that did not answer is asked again what it is."""
+PATIENCE_S = 10.0
+"""Longest time that listening, or a request to be recorded, waits until the upstream has told what it is."""
 CONNECT_S = 10.0
 IDLE_S = 2.0
 """Unused connections are closed before servers close them (5 s is usual), which would lose a request."""
@@ -28,6 +31,8 @@ GRACE_S = 30
 """Seconds that running requests have to end after the first Ctrl-C; the second ends them at once."""
 SWITCH_S = 0.0005
 """Longest time that the writing thread keeps the interpreter from serving; 5 ms is Python's own."""
+_LOOKS_S = 0.1
+"""How often a wait looks whether it should end."""
 Identify = Callable[[], Upstream | None]
 """Asks the upstream what it is; None while it does not answer."""
 
@@ -55,17 +60,27 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(listener: socket.socket, upstream: str, recorder: Recorder, identify: Identify) -> None:
+def serve(
+    listener: socket.socket,
+    upstream: str,
+    recorder: Recorder,
+    identify: Identify,
+    begins: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until the process is told to end (SIGINT, SIGTERM).
+
+    Nothing is served before the upstream was asked what it is, or took too long to tell: what the first
+    requests are asked for beyond their own fields depends on it. Clients that connect meanwhile wait.
 
     Args:
         listener: From `listening_socket`.
         upstream: Its address, without a final slash.
         recorder: Told what goes by, and what the upstream is.
         identify: Called in a thread of its own, at the start and after the upstream was gone.
+        begins: Called when clients are about to be served.
     """
     sys.setswitchinterval(SWITCH_S)
-    asyncio.run(_serve(listener, upstream, recorder, identify))
+    asyncio.run(_serve(listener, upstream, recorder, identify, begins))
 
 
 class _Server(uvicorn.Server):
@@ -87,12 +102,15 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _serve(listener: socket.socket, upstream: str, recorder: Recorder, identify: Identify) -> None:
+async def _serve(
+    listener: socket.socket, upstream: str, recorder: Recorder, identify: Identify, begins: Callable[[], None]
+) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     # A generation may take as long as it does; the client decides how long it waits.
     timeout = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
         proxy = Proxy(upstream, client, recorder)
+        proxy.known = known = _Known(proxy, recorder, identify)
         server = _Server(
             uvicorn.Config(
                 proxy,
@@ -106,37 +124,76 @@ async def _serve(listener: socket.socket, upstream: str, recorder: Recorder, ide
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
-        asking = asyncio.create_task(_keep_identified(proxy, recorder, identify))
+        asking = asyncio.create_task(known.keep())
         try:
-            await server.serve(sockets=[listener])
+            with server.capture_signals():  # the first Ctrl-C ends it also while it still asks
+                await known.wait(lambda: server.should_exit)
+                if not server.should_exit:
+                    begins()
+                    await server.serve(sockets=[listener])
         finally:
             asking.cancel()
 
 
-async def _keep_identified(proxy: Proxy, recorder: Recorder, identify: Identify) -> None:
-    """Ask the upstream what it is until it answers, and again after it was gone: it may be another then."""
-    told_silence = False
-    while True:
-        proxy.was_unreachable = False
-        found = await _in_thread(identify)
+class _Known:
+    """Keeps known what the upstream is: asks until it answers, and again after it was gone, for it may be
+    another then."""
+
+    def __init__(self, proxy: Proxy, recorder: Recorder, identify: Identify) -> None:
+        self._proxy, self._recorder, self._identify = proxy, recorder, identify
+        self._is_known = self._told_silence = False
+        self._asking: asyncio.Task[None] | None = None
+        self._slow = False
+        """The question that runs has been waited for in vain."""
+
+    async def keep(self) -> None:
+        """Ask whenever there is something to ask; never ends."""
+        while True:
+            if self._must_ask():
+                await asyncio.wait((self._asked(),))
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def wait(self, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Until the upstream has told what it is, is found not to answer, or takes too long."""
+        if not self._must_ask() or self._slow:
+            return
+        asking, ends = self._asked(), asyncio.get_running_loop().time() + PATIENCE_S
+        while not asking.done() and not gives_up():
+            left = ends - asyncio.get_running_loop().time()
+            if left <= 0:
+                self._slow = True
+                return
+            await asyncio.wait((asking,), timeout=min(left, _LOOKS_S))
+
+    def _must_ask(self) -> bool:
+        return not self._is_known or self._proxy.was_unreachable
+
+    def _asked(self) -> asyncio.Task[None]:
+        """The question that runs, or a new one."""
+        if self._asking is None or self._asking.done():
+            self._is_known = self._slow = self._proxy.was_unreachable = False
+            self._recorder.upstream = Upstream(self._recorder.upstream.url)
+            self._asking = asyncio.create_task(self._ask())
+        return self._asking
+
+    async def _ask(self) -> None:
+        found = await _in_thread(self._identify)
         if found is not None:
-            recorder.upstream = found
-            recorder.say(_describe(found, recorder.passive))
-            told_silence = False
-            while not proxy.was_unreachable:
-                await asyncio.sleep(ASK_AGAIN_S)
-        elif not told_silence:
-            told_silence = True
-            recorder.say(f"{recorder.upstream.url} does not answer yet; it is asked again until it does")
-        recorder.upstream = Upstream(recorder.upstream.url)
-        await asyncio.sleep(ASK_AGAIN_S)
+            self._is_known, self._told_silence = True, False
+            self._recorder.upstream = found
+            self._recorder.say(_describe(found, self._recorder.passive))
+        elif not self._told_silence:
+            self._told_silence = True
+            self._recorder.say(
+                f"{self._recorder.upstream.url} does not answer yet; it is asked again until it does"
+            )
 
 
 def _describe(found: Upstream, passive: bool) -> str:
     name = " ".join(str(part) for part in (found.engine, found.runtime.get("engine_version")) if part)
     if passive:
         return f"upstream: {name or 'of an unknown kind'}; nothing is added to requests"
-    if found.engine in ("vllm", "llama.cpp"):
+    if can_be_asked(found.engine):
         return f"upstream: {name}; token ids and log-probabilities are asked for and taken out again"
     return f"upstream: {name or 'of an unknown kind'}; what to ask it for is not known, so nothing is added"
 

@@ -16,14 +16,13 @@ from .additions import Json, listed
 from .answer import Answer, Choice
 from .compose import Circumstances, compose, context_of, iso, stated
 from .plain_pickle import Made, Named, read_pickle
-from .request import Asked, Prompt, split_sampling
+from .request import SGLANG_NAMES, Asked, Prompt, split_sampling
 
 REQUEST_CLASS = "GenerateReqInput"
 _MOST_DEPTH = 60
 _NODES_A_BYTE, _NODES_ANYWAY = 64, 100_000
 """Values that a file may hold, by its size. Shared parts count as often as they occur: a small hostile file
 can mean endless data."""
-_RENAMED = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 _ABOUT_LOGPROBS = ("return_logprob", "top_logprobs_num", "logprob_start_len")
 _NOT_ASKED = frozenset(
     {"rid", "text", "input_ids", "sampling_params", "http_worker_ipc", "log_metrics", "received_time"}
@@ -117,7 +116,7 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
             "log with --log-requests-level 3; requests of several prompts in one are not read",
         )
     wanted = request.get("sampling_params")
-    sampling, rest = split_sampling(wanted if isinstance(wanted, dict) else {}, _RENAMED, is_secret)
+    sampling, rest = split_sampling(wanted if isinstance(wanted, dict) else {}, SGLANG_NAMES, is_secret)
     _, others = split_sampling(
         {
             name: value

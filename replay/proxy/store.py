@@ -12,8 +12,9 @@ import os
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...schemas.base import exactly_representable
@@ -85,6 +86,8 @@ class Written:
     calls: int = 0
     unrecordable: int = 0
     """Calls that no envelope can hold."""
+    without_ids: Counter[str] = field(default_factory=Counter)
+    """Envelopes of whole answers without token ids, by the reason."""
     files: int = 0
     bytes: int = 0
 
@@ -200,19 +203,20 @@ class Store:
                 self.stopped = True
                 why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
                 self._say(
-                    f"recording stopped: {self.path}: {why}; {self.written.envelopes} envelopes are kept, "
-                    "requests are still passed on"
+                    f"recording stopped: {self.path}: {why}; what was written before is kept "
+                    f"(envelopes: {self.written.envelopes}), requests are still passed on"
                 )
 
     def _write(self, call: Call) -> None:
         if self._keep_raw and call.answer_bytes:
             call.raw_name = self._write_raw(call)
         try:
+            envelopes = list(call.envelopes(self._unique, self._identity, self._is_secret))
             lines = [
                 json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False).encode() + b"\n"
                 for envelope in (
                     made if self._redact is None else made.redacted(keep_token_ids=self._redact == "text")
-                    for made in call.envelopes(self._unique, self._identity, self._is_secret)
+                    for made in envelopes
                 )
             ]
         except (BadInput, UnicodeEncodeError) as error:
@@ -224,8 +228,10 @@ class Store:
             return
         if self._rotate_bytes is not None and self._size >= self._rotate_bytes:
             self._rotate()
-        for line in lines:
+        for envelope, line in zip(envelopes, lines, strict=True):
             self._write_line(line)
+            if envelope.expected is not None and envelope.expected.token_ids is None:
+                self.written.without_ids[call.why_plain or "the upstream told none"] += 1
         self.written.calls += 1
         if time.monotonic() - self._synced >= SYNC_EVERY_S:
             self._sync()

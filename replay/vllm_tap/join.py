@@ -62,19 +62,26 @@ class RankRows:
         """int32[R]"""
         return self.table[:, 1]
 
+    def only(self, positions: npt.NDArray[np.int32]) -> RankRows:
+        """The rows at some positions."""
+        kept = np.flatnonzero(np.isin(self.positions, positions))
+        summaries = RowSummaries(*(array[kept] for array in _arrays(self.summaries)))
+        return RankRows(self.table[kept], summaries, [self.topk[row] for row in kept], self.computed_again)
 
-def last_rows(parts: Sequence[tuple[Part, int]], sites: int) -> RankRows:
-    """Of every position the row of the latest forward pass.
+
+def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> RankRows:
+    """Of every position from `since` on the row of the latest forward pass.
 
     Args:
         parts: Parts, each with the number that it gives the request.
         sites: How many sites the rank has.
+        since: Rows at earlier positions are left out.
     """
     tables = [np.zeros((0, len(ROW_FIELDS)), np.int32)]
     blocks = [RowSummaries.empty(0, sites)]
     topk: list[TopK | None] = []
     for part, number in parts:
-        mine = np.flatnonzero(part.rows[:, 0] == number)
+        mine = np.flatnonzero((part.rows[:, 0] == number) & (part.rows[:, 1] >= since))
         tables.append(part.rows[mine])
         blocks.append(RowSummaries(*(array[mine] for array in _arrays(part.summaries))))
         place = {int(row): index for index, row in enumerate(part.distributions.row)}

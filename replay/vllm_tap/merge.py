@@ -5,10 +5,14 @@ It needs neither vLLM nor torch. Other files in the folder, and parts that are t
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
@@ -38,6 +42,8 @@ class TapFolder:
         self.world: dict[str, int] = {}
         """`tp_size`, `pp_size`, `dp_size`."""
         self._ranks: list[RankFiles] = []
+        self._lock = threading.Lock()
+        """Requests of one batch are read from several threads."""
 
     @property
     def failures(self) -> list[str]:
@@ -66,11 +72,13 @@ class TapFolder:
         self._describe()
 
     def check_alive(self) -> None:
-        """Refuse a folder that nobody writes into any more.
+        """Refuse a folder that nobody writes into any more. One that nobody wrote into yet passes.
 
         Raises:
             EngineFailed: Every rank that wrote there has ended.
         """
+        if not self._ranks:
+            self._look()
         if self._ranks and all(rank.is_over() or rank.why for rank in self._ranks):
             raise EngineFailed(
                 f"the engine that wrote into {self.path} has ended",
@@ -98,41 +106,79 @@ class TapFolder:
         """
         if not self._ranks:
             self.wait_ready(timeout_s)
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
         while True:
+            waited_s = time.monotonic() - begun
+            rows = self.rows_by_now(key, late_s=timeout_s if waited_s >= timeout_s else None, partial=partial)
+            if rows is not None:
+                return rows
+            time.sleep(POLL_SECONDS)
+
+    def rows_by_now(
+        self, key: str, since: int = 0, late_s: float | None = None, partial: bool = False
+    ) -> TappedRows | None:
+        """One look: the rows of a request whose end every rank has marked; None: wait, and look again.
+
+        Args:
+            key: As `rows` takes it.
+            since: The first position that is wanted: rows before it were taken already.
+            late_s: The seconds that were waited, where that was long enough; None: there is time.
+            partial: Where nothing more is to be waited for, take what is there, and say so.
+
+        Raises:
+            EngineFailed: As `rows`.
+        """
+        with self._lock:
             found = [(rank, rank.find(key)) for rank in self._ranks]
             seen = [(rank, rows) for rank, rows in found if rows is not None]
-            # Replicas of data parallelism share a request among them: one has it, the others never will.
-            replicas = {rank.place["dp_rank"] for rank, _ in seen}
-            wanted = [(rank, rows) for rank, rows in found if rank.place["dp_rank"] in replicas]
+            wanted = _of_its_replicas(found)
             if wanted and all(rows is not None and (rows.ended or rank.is_over()) for rank, rows in wanted):
-                return self._joined(key, seen)
+                return self._joined(key, seen, since)
             stopped = [
                 rank for rank, rows in wanted or found if (rows is None or not rows.ended) and rank.why
             ]
-            if stopped or time.monotonic() >= deadline:
-                break
-            time.sleep(POLL_SECONDS)
-        if partial and seen:
-            return self._joined(key, seen)
-        if stopped:
-            reason = "; ".join(f"rank {rank.name}: {rank.why}" for rank in stopped)
-            raise EngineFailed(f"the request {key} was not observed to its end: {reason}", "start vLLM again")
-        raise EngineFailed(
-            f"the request {key} was not observed to its end within {timeout_s:g} s: "
-            + self._progress(key, seen),
-            "does the URL belong to the server that writes into this folder? wait longer for a busy one",
-        )
+            if not stopped and late_s is None:
+                return None
+            if partial and seen:
+                return self._joined(key, seen, since)
+            if stopped:
+                reason = "; ".join(f"rank {rank.name}: {rank.why}" for rank in stopped)
+                raise EngineFailed(
+                    f"the request {key} was not observed to its end: {reason}", "start vLLM again"
+                )
+            raise EngineFailed(
+                f"the request {key} was not observed to its end within {late_s:g} s: "
+                + self._progress(key, seen),
+                "does the URL belong to the server that writes into this folder? wait longer for a busy one",
+            )
+
+    def rows_so_far(self, key: str, since: int) -> TappedRows | None:
+        """The rows of a request that runs, from a position on, which every rank has written by now.
+
+        Args:
+            key: As `rows` takes it.
+            since: The first position that is wanted.
+
+        Returns:
+            None where there are none yet.
+        """
+        with self._lock:
+            wanted = _of_its_replicas([(rank, rank.find(key)) for rank in self._ranks])
+            seen = [(rank, rows) for rank, rows in wanted if rows is not None]
+            if not seen or len(seen) < len(wanted):
+                return None
+            return self._joined(key, seen, since, whole=False)
 
     def forget(self, key: str) -> None:
         """Remove what was written of a request that was read, so that a folder of rip's own stays small.
 
         Its rows may share a part with those of others; such a part goes when the last of them is forgotten.
         """
-        for rank in self._ranks:
-            rows = rank.find(key)
-            if rows is not None:
-                rank.forget(rows.numbers)
+        with self._lock:
+            for rank in self._ranks:
+                rows = rank.find(key)
+                if rows is not None:
+                    rank.forget(rows.numbers)
 
     def _look(self) -> bool:
         """Read the folder; True when a whole engine is ready in it."""
@@ -169,8 +215,12 @@ class TapFolder:
             for rank, rows in seen
         )
 
-    def _joined(self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]]) -> TappedRows:
+    def _joined(
+        self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]], since: int = 0, whole: bool = True
+    ) -> TappedRows:
+        """What ranks have from a position on; unless `whole`, only at the positions that all of them have."""
         findings: list[str] = []
+        prefix = next((known for rank, rows in seen if (known := rank.prefix(rows.numbers))), ())
         views = []
         for rank, rows in seen:
             if len(rows.numbers) > 1:
@@ -178,9 +228,26 @@ class TapFolder:
                     f"{len(rows.numbers)} requests were observed under the key {key}",
                     "give every request a key of its own, and ask for one sample (n = 1) a request",
                 )
-            views.append((rank, last_rows(rank.load(rows.numbers), len(rank.sites))))
-            if not rows.ended and not rank.is_over():
+            view = last_rows(rank.load(rows.numbers, since), len(rank.sites), since)
+            views.append((rank, view))
+            again = rows.count - len(view.table) - view.computed_again - max(0, since - len(prefix))
+            if since and again > 0:
+                findings.append(
+                    f"{again} positions were computed again after their rows had been taken (preemption); "
+                    "the first are shown"
+                )
+            if whole and not rows.ended and not rank.is_over():
                 findings.append(f"rank {rank.name} did not see the end of the request")
             findings += [f"rank {rank.name}: {text}" for text in rank.broken]
-        prefix = next((known for rank, rows in seen if (known := rank.prefix(rows.numbers))), ())
+        if not whole:
+            common = functools.reduce(np.intersect1d, [view.positions for _, view in views])
+            views = [(rank, view.only(common)) for rank, view in views]
         return replace(joined(views, self.sites, findings), prefix=prefix)
+
+
+def _of_its_replicas(
+    found: Sequence[tuple[RankFiles, KeyRows | None]],
+) -> list[tuple[RankFiles, KeyRows | None]]:
+    """The ranks that must see a request: of data-parallel replicas one has it, the others never will."""
+    replicas = {rank.place["dp_rank"] for rank, rows in found if rows is not None}
+    return [(rank, rows) for rank, rows in found if rank.place["dp_rank"] in replicas]

@@ -42,6 +42,8 @@ class PartIndex:
     ended: Sequence[int]
     counts: Mapping[int, int]
     """Rows of each request."""
+    last: Mapping[int, int]
+    """The last position of each request among them."""
 
 
 def read_index(path: Path) -> PartIndex:
@@ -58,11 +60,13 @@ def read_index(path: Path) -> PartIndex:
             count = int(np.prod(item["shape"], dtype=np.int64))
             file.seek(start + int(item["at"]))
             raw = np.frombuffer(file.read(4 * count), np.int32)
-            numbers, counts = np.unique(raw.reshape(-1, len(ROW_FIELDS))[:, 0], return_counts=True)
+            rows = raw.reshape(-1, len(ROW_FIELDS))
+            numbers, counts = np.unique(rows[:, 0], return_counts=True)
             return PartIndex(
                 _requests(header),
                 [int(number) for number in header["ended"]],
                 dict(zip(numbers.tolist(), counts.tolist(), strict=True)),
+                {number: int(rows[rows[:, 0] == number, 1].max()) for number in numbers.tolist()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise BrokenPart(f"its header makes no sense: {error}") from None

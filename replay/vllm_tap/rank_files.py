@@ -61,7 +61,8 @@ class RankFiles:
         self._read: set[str] = set()
         self._requests: dict[int, TappedRequest] = {}
         self._ended: set[int] = set()
-        self._places: dict[int, list[Path]] = {}
+        self._places: dict[int, list[tuple[Path, int]]] = {}
+        """Of each request: its parts, each with the last of its positions there."""
         self._counts: dict[int, int] = {}
         self._kept: dict[Path, Part] = {}
         self._load_sites()
@@ -111,11 +112,13 @@ class RankFiles:
             found.numbers.append(number)
         return found
 
-    def load(self, numbers: Sequence[int]) -> list[tuple[Part, int]]:
-        """The parts with rows of some requests, each with the number of the request."""
+    def load(self, numbers: Sequence[int], since: int = 0) -> list[tuple[Part, int]]:
+        """The parts with rows of some requests from a position on, each with the number of the request."""
         found = []
         for number in numbers:
-            for path in self._places.get(number, []):
+            for path, last in self._places.get(number, []):
+                if last < since:
+                    continue
                 try:
                     found.append((self._part(path), number))
                 except (BrokenPart, OSError) as error:
@@ -128,8 +131,8 @@ class RankFiles:
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Remove the parts that hold nothing but these requests and others that were forgotten before."""
-        mine = {path for number in numbers for path in self._places.pop(number, ())}
-        for path in mine - {path for places in self._places.values() for path in places}:
+        mine = {path for number in numbers for path, _ in self._places.pop(number, ())}
+        for path in mine - {path for places in self._places.values() for path, _ in places}:
             self._kept.pop(path, None)
             path.unlink(missing_ok=True)
 
@@ -145,7 +148,7 @@ class RankFiles:
         for number, request in part.requests.items():
             self._requests[number] = request
             if number in part.counts:
-                self._places.setdefault(number, []).append(path)
+                self._places.setdefault(number, []).append((path, part.last[number]))
                 self._counts[number] = self._counts.get(number, 0) + part.counts[number]
         self._ended.update(part.ended)
 

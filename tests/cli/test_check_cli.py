@@ -200,6 +200,13 @@ def test_what_cannot_run_ends_with_a_reason(
     assert check().code == 0, "and leaves nothing behind that is in the way"
 
 
+def test_neighbours_of_a_lane_file_have_no_place_in_the_check(check: Callable[..., Done]) -> None:
+    Path("busy.toml").write_text("neighbours = 3\n")
+    done = check("--lane", "busy.toml")
+    assert done.code == 2
+    assert "busy.toml: neighbours: the check chooses the batches" in done.err
+
+
 def test_a_folder_that_is_there_is_kept_unless_forced(check: Callable[..., Done]) -> None:
     assert check().code == 0
     before = Path("batch-invariance/check.json").read_text()

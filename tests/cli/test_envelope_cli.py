@@ -294,6 +294,61 @@ def test_check_names_what_the_model_cannot_run(
     assert said in checked.out
 
 
+def test_a_recorded_answer_that_is_text_is_shown(rip: Rip) -> None:
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    expected = {"text": "Hello\nthere", "tool_calls": [call], "samples": [{"text": "Hi"}]}
+    out = rip("show", rip.write("r.json", expected=expected)).out
+    assert 'no token ids, "Hello\\nthere", 1 tool call, 1 further sample' in out
+
+
+def test_check_counts_apart_what_was_answered_with_an_error(rip: Rip, tmp_path: Path) -> None:
+    rip.create("--chat", "w9", "--sampling", "temperature=0", "--sampling", "max_tokens=1", "-o", "r.json")
+    whole = json.loads((tmp_path / "r.json").read_text())
+    refused_one = {"request_id": "no", "prompt_text": "w9", "context": {"status": 404, "error": "no model"}}
+    (tmp_path / "set.jsonl").write_text(f"{json.dumps(whole)}\n{json.dumps(refused_one)}\n")
+    done = rip("check", "set.jsonl", "--model", rip.model)
+    assert (done.code, done.out) == (
+        0,
+        "2 valid, 1 complete, 1 answered with an error: rip replay passes over them\n",
+    )
+    (tmp_path / "all.jsonl").write_text(json.dumps(refused_one))
+    assert rip("check", "all.jsonl").code == 1, "nothing is left to replay"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            json.dumps({"request_id": "a", "prompt_text": "b"}, indent=1),
+            "one JSON document over several lines",
+        ),
+        (json.dumps([{"request_id": "a", "prompt_text": "b"}], indent=1), "one JSON array"),
+        (json.dumps([{"request_id": "a", "prompt_text": "b"}]), "one JSON array"),
+        ('{"request_id": "a", "prompt_text": "b"}\noops', "set.jsonl:2: not JSON"),
+    ],
+)
+def test_json_that_is_no_request_set_is_said_to_be_what_it_is(
+    rip: Rip, tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "set.jsonl").write_text(text)
+    refused(rip("check", "set.jsonl"), says)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "says"),
+    [
+        (["max_tokens=0"], "nothing to generate"),
+        (["min_tokens=5", "max_tokens=2"], "more than max_tokens"),
+        (["allowed_token_ids=[]"], "no token may follow"),
+        (["stop="], "an empty string"),
+        (['bad_words=["a", ""]'], "an empty string"),
+    ],
+)
+def test_sampling_that_cannot_run_is_refused(rip: Rip, sampling: list[str], says: str) -> None:
+    options = [word for pair in sampling for word in ("--sampling", pair)]
+    refused(rip.create("--prompt", "w9", *options), says)
+
+
 def test_check_refuses_what_is_invalid(rip: Rip, tmp_path: Path) -> None:
     refused(rip("check", rip.write("r.json", sampling={"n": 0})), "sampling.n")
     refused(rip("check", "nowhere.json"), "No such file")

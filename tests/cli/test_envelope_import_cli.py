@@ -151,9 +151,60 @@ def created(rip: Rip, model: Path) -> Path:
     return Path("made.json")
 
 
+def test_values_that_nothing_can_apply_are_kept_and_said(rip: Rip) -> None:
+    odd = {"temperature": -5, "max_tokens": 0, "logit_bias": {"abc": 1}, "logprobs": "many"}
+    path = write("log.jsonl", {"prompt": "a", **odd}, {"prompt": "b", "temperature": 0, "max_tokens": 1})
+    done = rip("envelope", "import", path, "-o", "set.jsonl")
+    assert done.code == 0
+    assert "log.jsonl:1: kept as stated" in done.err
+    assert "1 request with a sampling field that nothing can apply: temperature -5" in done.err
+    one, _ = load_requests(Path("set.jsonl"))
+    assert {**(one.request or {}), "max_tokens": one.sampling.max_tokens} == odd, "nothing is lost"
+    checked = rip("envelope", "check", "set.jsonl")
+    assert checked.code == 1
+    assert "log.jsonl:1: temperature was stated as -5" in checked.out
+    assert "silent on temperature" not in checked.out
+    assert "log.jsonl:1: max_tokens is 0" in checked.out
+
+
+def test_answers_without_a_request_and_errors_are_counted(rip: Rip) -> None:
+    told = write(
+        "out.jsonl",
+        {"custom_id": "a", "response": {"status_code": 500, "body": {"error": {"message": "boom"}}}},
+        {"custom_id": "b", "response": None, "error": {"message": "expired"}},
+        {"custom_id": "c", "response": {"status_code": 200, "body": ANSWER}},
+        {"custom_id": "elsewhere", "response": {"status_code": 200, "body": ANSWER}},
+    )
+    asked = write("in.jsonl", *({"custom_id": name, "body": CHAT} for name in "abc"))
+    done = rip("envelope", "import", asked, told, "-o", "set.jsonl")
+    assert done.code == 0
+    assert "3 envelopes, 1 with a whole answer" in done.err
+    assert "2 answered with an error" in done.err
+    assert "1 answer left out, to requests that are in none of the files: elsewhere" in done.err
+
+
+def test_one_request_over_several_lines_is_read_as_one(rip: Rip) -> None:
+    Path("one.json").write_text(json.dumps(CHAT, indent=2))
+    done = rip("envelope", "import", "one.json", "-o", "set.jsonl")
+    assert done.code == 0
+    assert "1 envelope, 0 with a whole answer" in done.err
+    (one,) = load_requests(Path("set.jsonl"))
+    assert one.messages == CHAT["messages"]
+
+
+def test_what_rip_wrote_itself_is_not_imported(rip: Rip) -> None:
+    imported(rip, write("log.jsonl", CHAT))
+    (Path("one.json")).write_text(json.dumps(json.loads(Path("set.jsonl").read_text()), indent=2))
+    for name in ("set.jsonl", "one.json"):
+        done = rip("envelope", "import", name, "-o", "again.jsonl")
+        assert (done.code, "an envelope already" in done.err) == (2, True), done.err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ('{\n "model_type": "llama"\n}\n', "bad.jsonl: no request in any form"),
+        ('[\n {"prompt": "a"}\n]\n', "bad.jsonl: one JSON array"),
         ('{"prompt": "a"}\n{"messages": []}\n', "bad.jsonl:2: the prompt"),
         ('\n{"nothing": 1}\n', "bad.jsonl:2: no request"),
         ('{"prompt": "a"}\n{"prompt": \n', "bad.jsonl:2: not JSON"),

@@ -37,13 +37,12 @@ class Running:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.first = self.line_with("listening on")
-        self.url = re.findall(r"http://\S+", self.first)[0]
-
-    def line_with(self, text: str) -> str:
-        while text not in (line := self._lines.get(timeout=60)):
-            assert line or self.process.poll() is None, "it has ended"
-        return line
+        self.before = ""
+        """What was said before it listened."""
+        while "listening on" not in (line := self._lines.get(timeout=60)):
+            assert line, "it has ended"
+            self.before += line
+        self.url = re.findall(r"http://\S+", line)[0]
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
         """Exit code, and everything said since the last line that was read."""
@@ -76,7 +75,7 @@ def running(*arguments: str | Path) -> Iterator[Running]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_it_records_until_it_is_told_to_end(upstream: FakeUpstream, tmp_path: Path, number: int) -> None:
     with running("--upstream", upstream.url, "-o", tmp_path / "kept") as record:
-        assert "vllm 0.32.0; token ids" in record.line_with("upstream:")
+        assert "upstream: vllm 0.32.0; token ids" in record.before, "known before the first request"
         for stream in (False, True):
             answer = httpx.post(record.url + CHAT, json={**BODY, "stream": stream}, trust_env=False)
             assert answer.status_code == 200
@@ -127,12 +126,30 @@ def test_a_server_that_comes_later_is_recognised(tmp_path: Path) -> None:
     with fake_upstream() as first:
         port = first.url  # free again once it has ended
     with running("--upstream", port, "-o", tmp_path / "kept") as record:
-        record.line_with("does not answer yet")
+        assert "does not answer yet" in record.before
         answer = httpx.post(record.url + CHAT, json=BODY, trust_env=False)
         assert answer.status_code == 502
-        code, said = record.end()
+        with fake_upstream(int(port.rpartition(":")[2])):
+            answer = httpx.post(record.url + CHAT, json=BODY, trust_env=False, timeout=30)
+            assert answer.status_code == 200
+            code, said = record.end()
     assert code == 0
     assert "1 not answered by the upstream" in said
+    kept = load_requests(tmp_path / "kept" / "requests.jsonl")
+    assert kept[-1].expected is not None
+    assert kept[-1].expected.token_ids, "the first request that it answers is asked for its token ids"
+    assert kept[-1].runtime.engine == "vllm"
+
+
+def test_answers_without_token_ids_are_counted_with_the_reason(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with running("--upstream", upstream.url, "--passive", "-o", tmp_path / "kept") as record:
+        httpx.post(record.url + CHAT, json=BODY, trust_env=False)
+        code, said = record.end()
+    assert code == 0
+    assert "1 envelope of 1 request written" in said
+    assert "1 recorded without token ids: with --passive nothing is asked for" in said
 
 
 @pytest.mark.parametrize(

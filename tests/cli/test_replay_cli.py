@@ -135,6 +135,27 @@ def test_expected_tokens_decide_the_exit_code_and_the_trace_is_written_either_wa
     assert Path("missed.parquet").is_file()
 
 
+def test_an_expected_text_decides_as_well_and_what_cannot_be_compared_is_no_pass(rip: Rip) -> None:
+    rip.write()
+    rip()
+    [text] = [result.text for result in rip.header().results]
+    assert text
+    rip.write(expected={"text": text})
+    met = rip(out="met.parquet")
+    assert met.code == 0
+    assert "expected text came again in 1 of 1" in met.err
+    rip.write(expected={"text": f"{text[:2]}another"})
+    missed = rip(out="missed.parquet")
+    assert missed.code == 1
+    assert "r0, sample 0: expected text left at character 2" in missed.err
+    assert "expected text came again in 0 of 1" in missed.err
+    rip.write(expected={"finish_reason": "stop"})
+    unknown = rip(out="unknown.parquet")
+    assert unknown.code == 3
+    assert "1 could not be compared: the recorded answer holds neither token ids nor text" in unknown.err
+    assert "came again" not in unknown.err
+
+
 def test_golden_tokens_of_a_trace_are_forced(rip: Rip) -> None:
     rip("--repeat", "2")
     done = rip("--mode", "golden-decode", "--golden", "t.parquet", "--repeat", "2", out="g.parquet")
@@ -531,3 +552,11 @@ def test_requests_that_were_answered_with_an_error_are_passed_over(rip: Rip) -> 
     done = rip(requests="all.jsonl", out="u.parquet")
     assert done.code == 2
     assert "every request was answered with an error" in done.err
+
+
+def test_a_lane_file_says_what_runs_beside_and_the_command_line_wins(rip: Rip) -> None:
+    (rip.folder / "busy.toml").write_text("neighbours = 3\n")
+    assert rip("--lane", "busy.toml", "--capture", "tokens").code == 0
+    assert set(pq.read_table("t.parquet")["batch_size"].to_pylist()) == {4, None}
+    assert rip("--lane", "busy.toml", "--neighbours", "0", "--capture", "tokens", out="u.parquet").code == 0
+    assert set(pq.read_table("u.parquet")["batch_size"].to_pylist()) == {1, None}

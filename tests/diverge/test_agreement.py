@@ -89,17 +89,37 @@ def test_forced_outputs_agree_by_force_and_are_not_counted(tmp_path: Path) -> No
     assert any("was forced" in note for note in found.notes)
 
 
-def test_samples_that_run_on_seeds_of_their_own_are_told(tmp_path: Path) -> None:
-    def asked(temperature: float) -> list[Request]:
-        drawn = {"n": 2, "temperature": temperature}
-        sampling = {name: Setting(resolved=value, source="envelope") for name, value in drawn.items()}
-        return [Request(request_id="r0", envelope_sha256="0" * 64, sampling=sampling)]
+def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path: Path) -> None:
+    def asked(**temperatures: float) -> list[Request]:
+        return [
+            Request(
+                request_id=name,
+                envelope_sha256="0" * 64,
+                sampling={
+                    "n": Setting(resolved=2, source="envelope"),
+                    "temperature": Setting(resolved=temperature, source="envelope"),
+                },
+            )
+            for name, temperature in temperatures.items()
+        ]
 
-    drawn = agreed(compared(tmp_path, {"r0": "xy"}, {"r0": "xy"}, requests=asked(0.7)))
-    assert any("seeds of their own" in note for note in drawn.notes)
-    (tmp_path / "greedy").mkdir()
-    greedy = agreed(compared(tmp_path / "greedy", {"r0": "xy"}, {"r0": "xy"}, requests=asked(0)))
+    folders = [tmp_path / name for name in ("drawn", "both", "greedy")]
+    for folder in folders:
+        folder.mkdir()
+
+    def both_sides(folder: Path, outputs: dict[str, str], requests: list[Request]) -> Verdict:
+        one = trace(folder / "a.parquet", outputs, abilities=SEEDED, requests=requests)
+        other = trace(folder / "b.parquet", outputs, abilities=SEEDED, requests=requests)
+        return diverge(one, other, folder / "out")
+
+    assert both_sides(folders[0], {"r0": "xy"}, asked(r0=0.7)).agreement is None
+    mixed = agreed(both_sides(folders[1], {"r0": "xy", "r1": "xx"}, asked(r0=0.7, r1=0)))
+    assert [one.request_id for one in mixed.requests] == ["r1"]
+    assert any("not counted" in note for note in mixed.notes)
+    greedy = agreed(both_sides(folders[2], {"r0": "xy"}, asked(r0=0)))
     assert greedy.notes == []
+    assert greedy.a is not None
+    assert greedy.a.all_agree.count == 0
 
 
 @pytest.mark.parametrize("b", ["xxx", "xyz"])

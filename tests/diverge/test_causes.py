@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
+from fakes.traces import (
+    Sequence,
+    disturb,
+    disturb_logits,
+    header,
+    llama_sites,
+    result,
+    sequence,
+    write_trace,
+)
 from rip.diverge.causes import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
@@ -120,12 +129,140 @@ def test_a_wide_margin_is_no_tie(tmp_path: Path) -> None:
 
 def test_equal_logits_and_another_token_point_to_the_sampler(tmp_path: Path) -> None:
     a, b = pair()
+    b.tokens[9] += 1
+    found = verdict_of(tmp_path, a, b).causes[0]
+    assert found.id == "sampler"
+    assert any("draws were not recorded" in line for line in found.missing)
+
+
+def test_another_draw_on_equal_logits_is_random_state(tmp_path: Path) -> None:
+    a, b = pair()
     a.draws, b.draws = np.linspace(0, 0.5, 14), np.linspace(0.2, 0.9, 14)
     b.tokens[9] += 1
     verdict = verdict_of(tmp_path, a, b)
-    assert verdict.causes[0].id == "sampler"
+    assert verdict.causes[0].id == "rng"
     assert any("uniform draw" in line for line in verdict.causes[0].evidence)
+    assert any("another stream" in line for line in verdict.causes[0].evidence)
     assert verdict.first_site is None
+
+
+def test_tokens_drawn_by_two_engines_are_no_wonder(tmp_path: Path) -> None:
+    def verdict(folder: str, temperature: float, engine: str) -> Verdict:
+        a, b = pair((7, 4))
+        for one in (a, b):
+            one.topk_logits[8, :2] = [9.0, 5.0]
+        flip(b, 3, 0.03)
+        (tmp_path / folder).mkdir()
+        asked = sampled(temperature=temperature, seed=5)
+        other = Lane(name="main", engine=engine, model="m")
+        return verdict_of(tmp_path / folder, a, b, a_requests=asked, b_requests=asked, b_lane=other)
+
+    found = cause(verdict("drawn", 1.0, "vllm"), "own-draws")
+    assert found.confidence == "high"
+    for same in (verdict("greedy", 0, "vllm"), verdict("one", 1.0, "hf")):
+        assert "own-draws" not in [item.id for item in same.causes]
+
+
+def test_a_stream_of_draws_that_is_ahead_is_told_by_how_many(tmp_path: Path) -> None:
+    a, b = pair()
+    stream = np.random.default_rng(3).random(20)
+    a.draws, b.draws = stream[:14], stream[2:16]
+    b.tokens[9] += 1
+    found = cause(verdict_of(tmp_path, a, b), "rng")
+    assert "it is the same stream, and B is 2 numbers ahead in it" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"), [("length", "length-limit"), ("stop", "stop-rule"), (None, "length")]
+)
+def test_the_reason_of_the_shorter_side_tells_limits_and_stop_rules_apart(
+    tmp_path: Path, reason: str | None, name: str
+) -> None:
+    a, b = pair()
+    b = b.rows(0, 11)
+    results = [] if reason is None else [result(None, reason=reason)]
+    found = verdict_of(tmp_path, a, b, b_results=results).causes
+    assert [one.id for one in found] == [name]
+    assert (reason is None) == bool(found[0].missing)
+
+
+def prompts(tmp_path: Path, a_ids: list[int], b_ids: list[int], **about: Any) -> Cause:
+    sides = []
+    for ids in (a_ids, b_ids):
+        one = sequence(1, len(SITES), prompt=len(ids), decode=4)
+        one.tokens[: len(ids)] = ids
+        sides.append(one)
+    return verdict_of(tmp_path, *sides, **about).causes[0]
+
+
+@pytest.mark.parametrize(
+    ("b_ids", "name", "told"),
+    [
+        ([5, 6, 7, 99, 8, 9], "prompt-insertion", "has 1 more at position 3: token 99"),
+        ([5, 6, 9], "prompt-insertion", "the prompt of A has 2 more at position 2: tokens 7, 8"),
+        ([5, 6, 7], "prompt-truncated", "without its last 2 of 5 tokens"),
+        ([8, 9], "prompt-truncated", "without its first 3 of 5 tokens"),
+        ([5, 6, 70, 8, 9], "prompt", "part at position 2: token 7 in A, 70 in B"),
+    ],
+)
+def test_prompts_that_differ_are_told_apart(tmp_path: Path, b_ids: list[int], name: str, told: str) -> None:
+    found = prompts(tmp_path, [5, 6, 7, 8, 9], b_ids)
+    assert found.id == name
+    assert told in found.evidence[0]
+
+
+def test_one_text_in_other_token_ids_is_the_tokenizer(tmp_path: Path) -> None:
+    text = {"5": "re", "6": "port", "7": "report", "8": "s"}
+    about = {"a_token_text": text, "b_token_text": text}
+    assert prompts(tmp_path, [5, 6, 8], [7, 8], **about).id == "tokenizer"
+    folder = tmp_path / "unknown"
+    folder.mkdir()
+    assert prompts(folder, [5, 6, 8], [7, 8]).id == "prompt"
+
+
+def test_a_graph_against_an_eager_run_is_named(tmp_path: Path) -> None:
+    found = verdict_of(tmp_path, *pair((3, 4)), a_channel="eager", b_channel="graph").causes[0]
+    assert (found.id, found.confidence) == ("graph-path", "high")
+    assert "observed as: eager in A, graph in B" in found.evidence
+
+
+def test_the_side_of_the_padding_is_padding_and_no_kernel(tmp_path: Path) -> None:
+    lanes = lane(padding_side="left"), lane(padding_side="right")
+    found = verdict_of(tmp_path, *pair((3, 4)), a_lane=lanes[0], b_lane=lanes[1]).causes
+    assert [one.id for one in found] == ["padding"]
+    assert "--set padding_side=left" in (found[0].confirm or "")
+
+
+def test_a_difference_beyond_rounding_is_no_near_tie(tmp_path: Path) -> None:
+    a, b = pair()
+    disturb(b, 7, 4, 0.5)
+    for one in (a, b):
+        one.topk_logits[8, :2] = [5.02, 5.0]
+    flip(b, 3, 0.03)
+    verdict = verdict_of(tmp_path, a, b, a_requests=sampled(temperature=0), b_requests=sampled(temperature=0))
+    assert cause(verdict, "near-tie").confidence == "low"
+
+
+def test_changed_tensors_are_named_and_found_at_the_origin(tmp_path: Path) -> None:
+    before, after = (
+        {"model.layers.0.mlp.gate_proj.weight": {"blake3": one}, "x": {"blake3": "0"}} for one in "12"
+    )
+    found = verdict_of(tmp_path, *pair((0, 3)), changes=[change("model", "tensors", before, after)]).causes[0]
+    assert found.id == "weights"
+    assert "tensors that changed: model.layers.0.mlp.gate_proj.weight" in found.evidence
+    assert any("belongs to the module where the difference begins" in line for line in found.evidence)
+
+
+def test_decoding_alone_is_told_from_a_module_that_differs_everywhere(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path, *pair((6, 3))).causes[0].id == "decode-path"
+    folder = tmp_path / "later"
+    folder.mkdir()
+    assert verdict_of(folder, *pair((7, 3))).causes[0].id != "decode-path"
+
+
+def test_a_row_of_the_label_says_what_kind_of_module_it_is(tmp_path: Path) -> None:
+    found = verdict_of(tmp_path, *pair((0, 3))).causes[0]
+    assert found.label == "The linear layer layers.0.mlp.gate_proj itself: its weights or its kernel"
 
 
 def test_sampling_contract_names_both_values_and_their_source(tmp_path: Path) -> None:

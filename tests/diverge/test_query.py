@@ -77,7 +77,7 @@ def test_documented_queries_over_a_trace_run(folder: Path, sql: str) -> None:
     ask(folder / "t.parquet", sql)
 
 
-@pytest.mark.parametrize(("name", "views"), [("result", 5), ("t.parquet", 6)])
+@pytest.mark.parametrize(("name", "views"), [("result", 12), ("t.parquet", 6)])
 def test_without_sql_every_view_is_listed_with_an_example_that_runs(
     folder: Path, name: str, views: int
 ) -> None:

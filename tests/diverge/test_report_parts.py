@@ -10,9 +10,9 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
+from rip.diverge import report_html
 from rip.diverge.report_heat import Columns, Scale, draw
 from rip.diverge.report_words import close_call, headline, pieces, second_line
-from rip.schemas.verdict import FirstToken
 
 
 def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
@@ -48,18 +48,7 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     ],
 )
 def test_margin_and_drift_are_read_together(margin: float, moved: float, said: str) -> None:
-    first = FirstToken(
-        request_id="r",
-        sample=0,
-        step=1,
-        position=2,
-        token_a=1,
-        token_b=2,
-        margin_a=margin,
-        margin_b=margin,
-        max_abs_logit_diff=moved,
-    )
-    assert said in (close_call(first) or "")
+    assert said in (close_call(margin, moved) or "")
 
 
 @given(st.text())
@@ -79,3 +68,31 @@ def test_every_cell_of_a_map_is_drawn_once_in_its_class(drifts: list[float]) -> 
     drawn = [int(run) for layer in map_.layers for run in re.findall(r"h(\d+)", layer.path)]
     assert sum(drawn) == map_.cell_width * len(drifts)  # the first row wholly, nothing of the second
     assert all(layer.path.startswith("M") for layer in map_.layers)
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours as WCAG 2 defines it, 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_stands_out_from_its_ground_in_both_themes() -> None:
+    style = (Path(report_html.TEMPLATES) / "report.css").read_text()
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    assert contrast("#8b929b", "#fcfcfb") < 4.5  # the negative control
+    blocks = [style[: style.index("{% set dark %}")], style[style.index("{% set dark %}") :]]
+    for block in blocks:
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block.split("{% endset %}")[0]))
+        grounds = [
+            (text, ground) for text in ("ink", "soft", "faint") for ground in ("page", "wash", "ground")
+        ]
+        grounds += [(text, "page") for text in ("a", "b", "good", "bad")]
+        grounds += [("a", "a-wash"), ("b", "b-wash"), ("page", "a"), ("page", "b"), ("page", "ink")]
+        too_faint = [pair for pair in grounds if contrast(colours[pair[0]], colours[pair[1]]) < 4.5]
+        assert too_faint == []

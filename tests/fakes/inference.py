@@ -349,7 +349,7 @@ class OpenAi(FakeServer):
             return
         chat = path == "/v1/chat/completions"
         ids = ids_of(rendered(asked["messages"]) if chat else asked["prompt"])
-        limit = asked["max_completion_tokens"] if self.newer else asked["max_tokens"]
+        limit = asked.get("max_completion_tokens" if self.newer else "max_tokens", 16)
         made = TOY.generate(
             ids, limit, asked.get("temperature"), asked.get("seed") if self.fingerprint else None
         )

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from fakes.failing_server import FakeServer, running
 from fakes.toy_model import MODEL, TOY
 from rip.replay.engines.base import Opening, engine_class
-from rip.replay.run import Options, replay
+from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.trace import HEADER_KEY, PARTS_SUFFIX, Lane, TraceHeader
@@ -63,6 +63,8 @@ class Lab:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.stack, self.count = folder, stack, 0
+        self.result: Result | None = None
+        """Of the last replay that came to its end."""
 
     def start(self, server: FakeServer) -> FakeServer:
         return self.stack.enter_context(running(server))
@@ -75,6 +77,8 @@ class Lab:
         topk: int = 3,
         model_name: str | None = MODEL,
         given: dict[str, Any] | None = None,
+        opening: dict[str, Any] | None = None,
+        environment: Fingerprint = ENVIRONMENT,
         **options: Any,
     ) -> Replayed:
         if not server.url:
@@ -83,15 +87,21 @@ class Lab:
         chosen = Options(**{"capture": "tokens", **options})
         streams = {"stream": "true"} if engine == "llama.cpp" else {}  # the others stream by themselves
         settings = {"timeout": 20, **streams, **(given or {})}
-        opening = Opening(
-            Runtime(), topk, model_name=model_name, url=server.url, given=settings, mode=chosen.mode
+        asked = Opening(
+            Runtime(),
+            topk,
+            model_name=model_name,
+            url=server.url,
+            given=settings,
+            mode=chosen.mode,
+            **(opening or {}),
         )
-        with closing(engine_class(engine)(opening)) as opened:
-            replay(
+        with closing(engine_class(engine)(asked)) as opened:
+            self.result = replay(
                 envelopes or [envelope()],
                 opened,
                 Lane(name="default", engine=engine, model=MODEL),
-                ENVIRONMENT,
+                environment,
                 chosen,
                 self.last,
                 lambda *_: None,

@@ -287,12 +287,12 @@ def chunk(chat: bool, asked: Json, choice: Json, **more: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def in_thread(app: Any, ending: Callable[[], Awaitable[None]] | None = None) -> Iterator[str]:
-    """Serve an ASGI application on a free port of this machine, until the end of the block. Gives its URL.
+def in_thread(app: Any, ending: Callable[[], Awaitable[None]] | None = None, port: int = 0) -> Iterator[str]:
+    """Serve an ASGI application on a port of this machine, until the end of the block. Gives its URL.
 
     `ending` runs in its loop afterwards.
     """
-    listener = listening_socket("127.0.0.1", 0)
+    listener = listening_socket("127.0.0.1", port)
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, log_level="critical")
     server = uvicorn.Server(config)
     loop = asyncio.new_event_loop()
@@ -320,9 +320,9 @@ def in_thread(app: Any, ending: Callable[[], Awaitable[None]] | None = None) -> 
 
 
 @contextlib.contextmanager
-def fake_upstream() -> Iterator[FakeUpstream]:
+def fake_upstream(port: int = 0) -> Iterator[FakeUpstream]:
     app = FakeUpstream()
-    with in_thread(app) as app.url:
+    with in_thread(app, port=port) as app.url:
         yield app
 
 

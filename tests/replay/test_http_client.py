@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -284,6 +285,33 @@ def test_a_server_that_dies_at_once_shows_its_last_error(tmp_path: Path) -> None
         killed.wait_ready()
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "(APIServer pid=7) WARNING 11-30 15:05:53 [utils.py:255] can cause `OSError: [Errno 24]`",
+            "",
+        ),
+        ("INFO:     Application startup complete.", ""),
+        ("2026-11-30 15:05:53,120 INFO retried after ConnectionError: gone", ""),
+        ("loading weights 50%", ""),
+        ("(EngineCore pid=9) ERROR 11-30 15:05:53 [core.py:12] worker 1 has died", "worker 1 has died"),
+        ("CRITICAL:root:no memory is left", "no memory is left"),
+        ("torch.OutOfMemoryError: 3 GiB are missing", "torch.OutOfMemoryError: 3 GiB are missing"),
+        ("api_server.py: error: unrecognized arguments: --x", "unrecognized arguments: --x"),
+    ],
+)
+def test_only_what_tells_an_error_is_shown_of_a_log(line: str, shown: str, tmp_path: Path) -> None:
+    dying = f"import os, signal; print({line!r}, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    server = program(tmp_path, dying)
+    with closing(Stopping(server)), pytest.raises(EngineFailed) as raised:
+        server.wait_ready()
+    how = "the server could not be started: it was ended by SIGKILL"
+    assert raised.value.message.startswith(f"{how}: " if shown else how)
+    assert raised.value.message.endswith(shown or how)
+    assert raised.value.fix == f"see {tmp_path / 'server.log'}"
+
+
 def test_a_server_that_never_listens_is_given_up_and_ended(tmp_path: Path) -> None:
     server = program(tmp_path, "import time; time.sleep(600)", ready_s=0.3)
     said: list[str] = []
@@ -339,12 +367,13 @@ def start_vllm(tmp_path: Path) -> Callable[..., VllmEngine]:
     python.chmod(0o755)
     (tmp_path / "model").mkdir()
 
-    def start(fault: str = "", **given: Any) -> VllmEngine:
+    def start(fault: str = "", topk: int = 3, sites: str | None = None, **given: Any) -> VllmEngine:
         settings = {"env.FAULT": fault, "served_model": MODEL, "ready_timeout": 60, **given}
         return VllmEngine(
             Opening(
                 Runtime(),
-                3,
+                topk,
+                None if sites is None else re.compile(sites),
                 model=tmp_path / "model",
                 python=str(python),
                 given=settings,
@@ -387,6 +416,32 @@ def test_a_server_that_serves_another_model_is_ended_too(start_vllm: Callable[..
     with pytest.raises(BadInput, match=r"does not serve 'other'"):
         start_vllm(served_model="other")
     assert children() == before
+
+
+def test_a_server_that_cannot_be_started_leaves_no_tap_folder(
+    start_vllm: Callable[..., VllmEngine], tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(BadInput, match=rf"port {port} cannot be used"):
+            start_vllm(sites="", port=port)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_server_is_started_to_tell_as_many_likely_tokens_as_are_wanted(
+    start_vllm: Callable[..., VllmEngine],
+) -> None:
+    with closing(start_vllm(topk=20)) as engine:
+        assert "max-logprobs" not in engine.settings
+    with closing(start_vllm(topk=50)) as engine:
+        assert (engine.settings["max-logprobs"].resolved, engine.settings["max-logprobs"].source) == (
+            "50",
+            "rip",
+        )
+    with pytest.raises(BadInput, match="50 likely tokens are wanted") as raised:
+        start_vllm(topk=50, **{"max-logprobs": "30"})
+    assert raised.value.fix == "use --topk 30, or --set max-logprobs=50"
 
 
 def children() -> set[int]:

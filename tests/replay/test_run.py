@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from rip.replay.engines.hf import HfEngine
-from rip.replay.record import first_difference
+from rip.replay.expected import Compared, first_difference
 from rip.replay.recorded import golden_from_trace
 from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope
@@ -180,21 +180,21 @@ def test_expected_tokens_that_come_again_or_not(run: Runner) -> None:
     came = tokens(run(envelope()))["r0", 0]
     met = run(envelope(expected=came), repeat=2)
     assert met.expectations_met
-    assert [(outcome.had_expected, outcome.mismatch) for outcome in met.outcomes] == [(True, None)] * 2
+    assert [outcome.expected for outcome in met.outcomes] == [Compared("tokens")] * 2
     wrong = [*came[:3], (came[3] + 1) % 128, *came[4:]]
     missed = run(envelope(expected=wrong))
     assert not missed.expectations_met
-    assert missed.outcomes[0].mismatch == 3
+    assert missed.outcomes[0].expected.mismatch == 3
     assert missed.path.is_file()
-    assert run(envelope(expected=came[:4])).outcomes[0].mismatch == 4, "more tokens than expected"
+    assert run(envelope(expected=came[:4])).outcomes[0].expected.mismatch == 4, "more than expected"
     assert run(envelope()).expectations_met, "nothing was expected"
 
 
 def test_of_several_samples_only_the_first_is_expected(run: Runner) -> None:
     came = tokens(run(envelope()))["r0", 0]
     outcomes = run(envelope(n=2, expected=came), repeat=2).outcomes
-    assert [outcome.had_expected for outcome in outcomes] == [True, False, True, False]
-    assert all(outcome.mismatch is None for outcome in outcomes)
+    assert [outcome.expected.by for outcome in outcomes] == ["tokens", None, "tokens", None]
+    assert all(outcome.expected.mismatch is None for outcome in outcomes)
 
 
 def test_first_difference_of_sequences() -> None:
@@ -216,7 +216,7 @@ def test_golden_tokens_are_forced_from_a_trace_with_every_sample(run: Runner, mo
     assert {row["forced"] for row in rows(forced) if row["phase"] == "decode"} == {True}
     assert {row["forced"] for row in rows(forced) if row["phase"] == "prompt"} == {False}
     assert {row["forced"] for row in rows(free)} == {False}
-    assert not any(outcome.had_expected for outcome in forced.outcomes)
+    assert not any(outcome.expected.by for outcome in forced.outcomes)
 
 
 def test_golden_tokens_are_forced_from_the_envelope(run: Runner) -> None:
@@ -519,9 +519,9 @@ def test_every_sample_of_a_request_is_expected_to_come_again_where_a_seed_was_st
     raw = envelope("a", n=3, expected=answers[0]).to_object()
     raw["expected"]["samples"] = others
     again = run(Envelope.from_object(raw, "test"))
-    assert [outcome.mismatch for outcome in again.outcomes] == [None, None, len(answers[2]) - 1]
+    assert [outcome.expected.mismatch for outcome in again.outcomes] == [None, None, len(answers[2]) - 1]
     assert not again.expectations_met
-    assert all(outcome.had_expected for outcome in again.outcomes)
+    assert all(outcome.expected.by == "tokens" for outcome in again.outcomes)
 
 
 def test_an_answer_that_nothing_fixes_is_not_expected_to_come_again(run: Runner) -> None:
@@ -529,7 +529,7 @@ def test_an_answer_that_nothing_fixes_is_not_expected_to_come_again(run: Runner)
     del raw["sampling"]["seed"]
     result = run(Envelope.from_object(raw, "test"))
     assert result.expectations_met
-    assert not result.outcomes[0].had_expected
+    assert result.outcomes[0].expected == Compared()
     assert any("without a seed" in sentence for sentence in result.header.findings)
 
 

@@ -132,7 +132,8 @@ def test_a_server_of_text_is_sent_no_seed_that_nobody_stated(engine: str, path: 
 
 
 def test_defaults_that_the_server_tells_are_called_the_servers(lab: Lab) -> None:
-    used = lab("llama.cpp", SERVERS["llama.cpp"](), envelope(sampling={"seed": 1})).header.requests[0].sampling
+    trace = lab("llama.cpp", SERVERS["llama.cpp"](), envelope(sampling={"seed": 1}))
+    used = trace.header.requests[0].sampling
     assert (used["top_k"].resolved, used["top_k"].source) == (40, "told by the server")
     assert (used["min_p"].resolved, used["min_p"].source) == (0.05, "told by the server")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 from rip.schemas import errors
@@ -24,6 +25,14 @@ def test_quoted_text_cannot_break_the_line_or_reach_the_terminal() -> None:
     error = RipError("engine said:\n  out of\x1b[31m memory\r\n", "a\u2028b")
     assert error.message == "engine said: out of\ufffd[31m memory"
     assert error.fix == "a b"
+
+
+def test_the_fix_stands_in_a_traceback_once() -> None:
+    error = errors.BadInput("it broke", "mend it")
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        said = "".join(traceback.format_exception(one))
+        assert said.endswith("BadInput: it broke\nfix: mend it\n")
+        assert said.count("mend it") == 1
 
 
 def test_an_error_survives_the_way_between_processes() -> None:

@@ -13,6 +13,7 @@ from rip.schemas.check import Check
 from rip.schemas.envelope import Context, Envelope, Expected, load_envelope
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint
+from rip.schemas.narrow import Narrow
 from rip.schemas.verdict import Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -21,6 +22,7 @@ KINDS: dict[str, type[Document]] = {
     "drift": Drift,
     "envelope": Envelope,
     "fingerprint": Fingerprint,
+    "narrow": Narrow,
     "verdict": Verdict,
 }
 
@@ -32,6 +34,7 @@ IDENTITIES = {
     "envelope-v1": "7becfadf4dcccb8e9fac863333162e5ce1f70c0e26fddf3e2c9b3652becad2f3",
     "envelope-v1-recorded": "3622dfc747a2a4df764438982f9874c222e268b00bfdf5c8bffcdfe9fa0b2749",
     "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
+    "narrow-v1": "3730c16467f7fc7a6d816b5139816c0de0d6247c5e9a629f893b08f9fcc0c580",
     "verdict-v1": "3e01684f0d2f1c707bfc8bbae8645c975f68f63ffd80dde8df54a4fcb9427489",
 }
 
@@ -50,7 +53,9 @@ def test_released_documents_load_and_keep_their_identity(name: str) -> None:
     assert kind.from_json(loaded.to_json(), name) == loaded
 
 
-@pytest.mark.parametrize("name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "verdict-v1"])
+@pytest.mark.parametrize(
+    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v1"]
+)
 def test_nothing_is_dropped_or_added(name: str) -> None:
     assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
 

@@ -43,7 +43,16 @@ def test_a_missing_changed_or_foreign_file_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["check-v1", "drift-v1", "envelope-published", "envelope-v1", "fingerprint-v1", "verdict-v1"]
+    "name",
+    [
+        "check-v1",
+        "drift-v1",
+        "envelope-published",
+        "envelope-v1",
+        "fingerprint-v1",
+        "narrow-v1",
+        "verdict-v1",
+    ],
 )
 def test_golden_documents_are_valid(name: str) -> None:
     validator(f"{name.split('-')[0]}.json").validate(golden(name))

@@ -48,6 +48,12 @@ def test_paths_are_relative_to_the_file_where_they_exist_there(tmp_path: Path) -
     assert lane.tap == "no-such"
 
 
+def test_neighbours_are_a_number_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").touch()
+    assert load_lane(written(tmp_path, "neighbours = 7")).neighbours == 7
+    assert load_lane(written(tmp_path, 'neighbours = "other.jsonl"')).neighbours == f"{tmp_path}/other.jsonl"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

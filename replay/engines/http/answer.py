@@ -108,6 +108,16 @@ class Answer:
         self.end: End | None = None
 
     @property
+    def tokens(self) -> list[int]:
+        """Prompt and generated tokens so far."""
+        return list(self._tokens)
+
+    @property
+    def handed(self) -> int:
+        """The first position whose row was not handed over yet."""
+        return self._handed
+
+    @property
     def generated(self) -> list[int]:
         """The generated tokens so far."""
         return self._tokens[len(self.plan.prompt) :]
@@ -142,11 +152,17 @@ class Answer:
         late = time.perf_counter() - self._handed_at >= HANDED_OVER_S
         return waiting >= HANDED_OVER_ROWS or (waiting > 0 and late)
 
-    def take(self, whole: bool = False) -> Rows | None:
-        """The rows that were not handed over yet and whose distribution is known; if `whole`, the last."""
+    def take(self, whole: bool = False, until: int | None = None) -> Rows | None:
+        """The rows that were not handed over yet and whose distribution is known; if `whole`, the last.
+
+        Args:
+            whole: The answer has its end.
+            until: Only rows before this position.
+        """
         if not self.plan.prompt:
             return None
         end = len(self._tokens) if whole else len(self._topk)
+        end = end if until is None else min(end, until)
         if end <= self._handed:
             return None
         first, self._handed = self._handed, end

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+LAST_S = 5.0
+"""Longest time that what was interrupted has to hand over what it has, and to close its connections."""
 
 
 class BackgroundLoop:
@@ -29,7 +34,11 @@ class BackgroundLoop:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The items as they come. Leaving the iteration early cancels what produces them."""
+        """The items as they come. Leaving the iteration early cancels what produces them.
+
+        Where the waiting is interrupted, so is what produces them, and the items that it still has come
+        before the interruption goes on.
+        """
         handed: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
         async def pump() -> None:
@@ -38,9 +47,8 @@ class BackgroundLoop:
                     handed.put(("item", item))
             except Exception as error:  # raised again where it is waited for
                 handed.put(("error", error))
-            else:
-                handed.put(("end", None))
             finally:
+                handed.put(("end", None))
                 stopped.set()
 
         stopped = threading.Event()
@@ -53,10 +61,14 @@ class BackgroundLoop:
                 if kind == "end":
                     return
                 yield value
+        except KeyboardInterrupt:
+            future.cancel()
+            yield from _last(handed)
+            raise
         finally:
-            if not future.done():
+            if not stopped.is_set():
                 future.cancel()
-                stopped.wait(5.0)  # until its connections are closed
+                stopped.wait(LAST_S)  # until its connections are closed
 
     def close(self) -> None:
         """End the loop. May be called twice."""
@@ -66,3 +78,16 @@ class BackgroundLoop:
         self._thread.join(5.0)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+def _last(handed: queue.SimpleQueue[tuple[str, Any]]) -> Iterator[Any]:
+    """The items that still come of something that was interrupted, until it ends or takes too long."""
+    until = time.monotonic() + LAST_S
+    while True:
+        try:
+            kind, value = handed.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return
+        if kind != "item":
+            return
+        yield value

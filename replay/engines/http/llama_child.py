@@ -1,4 +1,4 @@
-"""The server of xllamacpp as a program of its own: `llama_child.py MODEL.gguf PORT SETTINGS-AS-JSON`.
+"""The server of xllamacpp as a program of its own: `llama_child.py MODEL.gguf --port N --parameters JSON`.
 
 A parameter that llama.cpp cannot take ends the process, which is why it is not rip's own. The file is run by
 path, in an interpreter that may not have rip: it imports nothing of it.
@@ -6,9 +6,9 @@ path, in an interpreter that may not have rip: it imports nothing of it.
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
-import sys
 import threading
 from collections.abc import Callable
 
@@ -52,4 +52,9 @@ def serve(model: str, port: int, parameters: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--parameters", type=json.loads, default={})
+    given = parser.parse_args()
+    serve(given.model, given.port, given.parameters)

@@ -20,6 +20,7 @@ from .told import (
     TEXT_ONLY,
     check_went_well,
     chosen_model,
+    is_unlimited,
     recognised,
     stated,
     text_request,
@@ -84,7 +85,8 @@ class OllamaEngine(ServerEngine):
         """Path and body."""
         envelope = text_request(plan)
         options = {RENAMED.get(name, name): value for name, value in stated(plan, SAMPLING).items()}
-        options["num_predict"] = plan.most_tokens
+        if not is_unlimited(plan):
+            options["num_predict"] = plan.most_tokens
         body: dict[str, Any] = {"model": self._model, "stream": True, "options": options}
         if envelope.messages:
             tools = {"tools": envelope.tools} if envelope.tools else {}

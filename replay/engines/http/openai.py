@@ -26,6 +26,7 @@ from .told import (
     answered_by,
     check_went_well,
     chosen_model,
+    is_unlimited,
     served_models,
     stated,
     text_request,
@@ -108,7 +109,7 @@ class OpenAiEngine(ServerEngine):
             **rest,
             "model": self._model,
             **stated(plan, SAMPLING),
-            limit: plan.most_tokens,
+            **({} if is_unlimited(plan) else {limit: plan.most_tokens}),
             "stream": True,
             "stream_options": {"include_usage": True},
         }

@@ -6,7 +6,9 @@ What a request says and what an answer means is the engine's business.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,10 +16,13 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...plan import Batch, PlannedSequence
 from ..base import Finished, Rows
-from .answer import Answer
+from .answer import Answer, Event
 
 if TYPE_CHECKING:
     from .server import ServerEngine
+
+LOOKED_S = 2.0
+"""Seconds from one look at what was observed of an answer that goes on to the next: taps write as often."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,16 @@ async def send(
             event = await arrived.get()
             if isinstance(event, _Failure):
                 await _end(tasks)  # the others will have no end either, and tell now what they have
-                for kept in _drained(event, arrived):
+                for kept in _drained([event], arrived):
                     yield kept
                 raise event.error
             yield event
             waiting -= isinstance(event, Finished)
+    except asyncio.CancelledError:
+        await _end(tasks)  # likewise
+        for kept in _drained([], arrived):
+            yield kept
+        raise
     finally:
         await _end(tasks)
 
@@ -76,30 +86,67 @@ async def _attend(
         await asyncio.sleep(offset_s)
     mode, observe = (mode, observe) if plan.recorded else ("free", False)
     answer = Answer(plan, forced=mode != "free")
+    looking: asyncio.Task[None] | None = None
+    looked_at = time.monotonic()
     try:
-        async for event in engine.answer(plan, mode, observe):
-            answer.add(event)
-            if plan.recorded and not observe and answer.is_due() and (rows := answer.take()):
-                arrived.put_nowait(rows)
+        async with _closing(engine.answer(plan, mode, observe)) as events:
+            async for event in events:
+                answer.add(event)
+                if not plan.recorded:
+                    continue
+                if not observe:
+                    if answer.is_due() and (rows := answer.take()):
+                        arrived.put_nowait(rows)
+                elif time.monotonic() - looked_at >= LOOKED_S and (looking is None or looking.done()):
+                    looked_at = time.monotonic()
+                    looking = asyncio.create_task(
+                        _look(engine, answer, arrived)
+                    )  # tokens are timed meanwhile
         if answer.end is None:
             raise EngineFailed("the answer has no end", "see the log of the server")
         if not plan.recorded:
             return
-        if observe:
-            for rows in await engine.observed(answer):
-                arrived.put_nowait(rows)
-        elif rows := answer.take(whole=True):
+        if looking is not None:
+            await looking
+        if rows := await engine.observed(answer) if observe else answer.take(whole=True):
             arrived.put_nowait(rows)
         arrived.put_nowait(answer.finished())
     except (Exception, asyncio.CancelledError) as error:  # handed to the one who waits
-        if plan.recorded and answer.generated and (rows := answer.take()):
-            arrived.put_nowait(rows)
+        if looking is not None:
+            await asyncio.gather(looking, return_exceptions=True)
+        if plan.recorded and answer.generated:
+            rows = await engine.observed_at_last(answer) if observe else answer.take()
+            if rows:
+                arrived.put_nowait(rows)
         partial = answer.broken_off() if plan.recorded else None
         if isinstance(error, asyncio.CancelledError):
             gone = EngineFailed(f"{plan.request_id}: the request was given up", "run the command again")
             arrived.put_nowait(_Failure(gone, partial))
             raise
         arrived.put_nowait(_Failure(engine.explained(error, plan), partial))
+
+
+async def _look(
+    engine: ServerEngine, answer: Answer, arrived: asyncio.Queue[Rows | Finished | _Failure]
+) -> None:
+    """Hand over what was observed by now of an answer that goes on."""
+    try:
+        rows = await engine.observed_so_far(answer)
+    except EngineFailed:  # told at the end, when everything should be there
+        return
+    if rows:
+        arrived.put_nowait(rows)
+
+
+@asynccontextmanager
+async def _closing(events: AsyncIterator[Event]) -> AsyncIterator[AsyncIterator[Event]]:
+    """Events whose connection is closed when the context ends, however it ends."""
+    try:
+        yield events
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
 
 
 def _arrival_offsets(batch: Batch, together: bool) -> list[float]:
@@ -114,9 +161,11 @@ def _arrival_offsets(batch: Batch, together: bool) -> list[float]:
     return [0.0 if at is None else (at - first) / 1000 for at in recorded]
 
 
-def _drained(failure: _Failure, arrived: asyncio.Queue[Rows | Finished | _Failure]) -> list[Rows | Finished]:
+def _drained(
+    first: list[_Failure], arrived: asyncio.Queue[Rows | Finished | _Failure]
+) -> list[Rows | Finished]:
     """What arrived and was not handed over yet."""
-    waiting: list[Rows | Finished | _Failure] = [failure]
+    waiting: list[Rows | Finished | _Failure] = [*first]
     while not arrived.empty():
         waiting.append(arrived.get_nowait())
     events = [event.partial if isinstance(event, _Failure) else event for event in waiting]

@@ -131,13 +131,21 @@ class ServerEngine(ABC):
         """The text of one token, as the server tells it; None where it does not."""
         return None
 
-    async def observed(self, answer: Answer) -> list[Rows]:
-        """The rows of a whole answer with what was observed inside the server.
+    async def observed(self, answer: Answer) -> Rows | None:
+        """The rows of a whole answer that were not taken yet, with what was observed inside the server.
 
         Raises:
             EngineFailed: What was observed cannot be read.
         """
         raise NotImplementedError(f"{self.name} observes no sites")
+
+    async def observed_so_far(self, answer: Answer) -> Rows | None:
+        """The next rows of an answer that goes on, as far as they were observed inside the server by now."""
+        return None
+
+    async def observed_at_last(self, answer: Answer) -> Rows | None:
+        """The other rows of an answer that broke off, with what was observed of them. It does not fail."""
+        return answer.take(whole=answer.end is not None)
 
     def reset(self) -> None:
         """Nothing to do: every request carries its own seed."""

@@ -25,6 +25,9 @@ STOP_S = 6.0
 """Seconds that a server has to end by itself before it is killed."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOG_END = 1 << 16
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_LEVEL_WITHIN = 60
+"""Characters at the beginning of a log line among which its level stands."""
 
 
 class StartedServer:
@@ -67,7 +70,7 @@ class StartedServer:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **environment},
                     start_new_session=True,  # so that its children can be ended with it
-                    preexec_fn=_end_with_parent(),
+                    preexec_fn=end_with_parent(),
                 )
         except FileNotFoundError:
             raise EngineFailed(
@@ -167,8 +170,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _end_with_parent() -> Callable[[], None] | None:
-    """What the child does before the server runs, so that the kernel ends it if rip is killed (Linux)."""
+def end_with_parent() -> Callable[[], None] | None:
+    """What a child does before its program runs, so that the kernel ends it if rip is killed (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork, after which little is safe
@@ -176,7 +179,7 @@ def _end_with_parent() -> Callable[[], None] | None:
 
 
 def _last_error(log: Path) -> str:
-    """The last line of a log that tells an error, else its last line."""
+    """The last line of a log that tells an error; empty where none does."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
@@ -184,5 +187,32 @@ def _last_error(log: Path) -> str:
     except OSError:
         return ""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
-    telling = [line for line in plain if re.search(r"\b\w*(Error|Exception)\b:", line)]
-    return (telling or plain or [""])[-1][:300]
+    for tells in (_names_error, _has_error_level, _begins_error):
+        if telling := [line for line in plain if not _is_harmless(line) and tells(line)]:
+            return telling[-1][:300]
+    return ""
+
+
+def _level(line: str) -> str:
+    """The level that a log line begins with, behind a process and a time; empty where it has none."""
+    found = _LEVEL.search(line[:_LEVEL_WITHIN])
+    return found[0] if found else ""
+
+
+def _is_harmless(line: str) -> bool:
+    """Whether a line's own level says so, whatever it quotes: a warning may name an error that could come."""
+    return _level(line) in ("DEBUG", "INFO", "WARN", "WARNING")
+
+
+def _has_error_level(line: str) -> bool:
+    return _level(line) in ("ERROR", "CRITICAL", "FATAL")
+
+
+def _names_error(line: str) -> bool:
+    """`ValueError: …`, and the exceptions of modules: `torch.OutOfMemoryError: …`."""
+    return re.search(r"\b\w*(Error|Exception)\b:", line) is not None
+
+
+def _begins_error(line: str) -> bool:
+    """`error: …`, as argument parsers and programs in C say it."""
+    return re.search(r"\b(error|fatal)\b:", line, re.IGNORECASE) is not None

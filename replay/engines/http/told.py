@@ -7,6 +7,7 @@ from typing import Any
 
 from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput, EngineFailed
+from ...contract import ANSWERED_TEXT
 from ...plan import PlannedSequence
 from ..base import Capabilities, Opening
 from .client import HttpClient, Refused
@@ -131,6 +132,11 @@ def stated(plan: PlannedSequence, names: Iterable[str]) -> dict[str, Any]:
     if "seed" in said:
         said["seed"] = int(str(said["seed"])) + plan.seed_offset
     return said
+
+
+def is_unlimited(plan: PlannedSequence) -> bool:
+    """Whether the server is left to its own limit, as it was when the answer was recorded."""
+    return plan.sampling["max_tokens"].source == ANSWERED_TEXT
 
 
 def answered_by(said: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ What happens inside the server is in `vllm_tap`; how its tap folder is joined he
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -54,6 +55,7 @@ class VllmEngine(ServerEngine):
         logits_hash=True,
         seed=True,
         batch="concurrent",
+        taps=True,
     )
     sampling = (*SAMPLING, "structured_outputs")
     own_settings: Mapping[str, str] = {
@@ -90,7 +92,7 @@ class VllmEngine(ServerEngine):
             self.context_length = length
         self.sampling_defaults = self._generation_config()
         tap = self._tap_folder if self.started is not None else self.opening.tap
-        self._taps = VllmTaps.of(tap, self.opening)
+        self._taps = await VllmTaps.of(tap, self.opening)
         self.sites, self.channel = self._taps.sites, self._taps.channel
         self.row_hash, self.sketch = self._taps.row_hash, self._taps.sketch
         self.not_seen += self._taps.not_seen
@@ -106,13 +108,23 @@ class VllmEngine(ServerEngine):
 
     def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
         """Send one request (see `server.ServerEngine.answer`)."""
-        return self._scored(plan) if mode == "golden-prefill" else self._generated(plan, mode, observe)
+        return (
+            self._scored(plan, observe) if mode == "golden-prefill" else self._generated(plan, mode, observe)
+        )
 
-    async def observed(self, answer: Answer) -> list[Rows]:
-        """The rows of a whole answer with what the taps wrote."""
+    async def observed(self, answer: Answer) -> Rows | None:
+        """The rows of a whole answer that were not taken yet, with what the taps wrote."""
         rows, findings = await self._taps.joined(answer, float(self.setting("timeout")))
         self.findings += [sentence for sentence in findings if sentence not in self.findings]
         return rows
+
+    async def observed_so_far(self, answer: Answer) -> Rows | None:
+        """The next rows of an answer that goes on, as far as the taps wrote them by now."""
+        return await self._taps.joined_so_far(answer)
+
+    async def observed_at_last(self, answer: Answer) -> Rows | None:
+        """The other rows of an answer that broke off: with sites where the taps wrote them."""
+        return await self._taps.joined_at_last(answer)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
@@ -137,6 +149,20 @@ class VllmEngine(ServerEngine):
         except EngineFailed as error:
             raise BadInput(f"the server makes no token ids of it: {error.message}", error.fix) from error
         return [int(token) for token in said["tokens"]]
+
+    def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
+        """As every server's; of one that tells fewer likely tokens than are wanted, with both ways out."""
+        told = super().explained(error, plan)
+        most = _TOO_MANY.search(error.message) if isinstance(error, EngineFailed) else None
+        if most is None or not isinstance(told, EngineFailed):
+            return told
+        known = EngineFailed(
+            f"{plan.request_id}: {self.topk} likely tokens are wanted (--topk), and this server tells at "
+            f"most {most[1]}",
+            f"use --topk {most[1]}, or start the server with --max-logprobs {self.topk}",
+        )
+        known.__cause__ = error
+        return known
 
     async def _generated(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
         forced = mode == "golden-decode"
@@ -173,13 +199,14 @@ class VllmEngine(ServerEngine):
             raise EngineFailed(f"the server did not force the recorded tokens: {lack}", _INSTALL)
         yield End(reason, cached_tokens=cached, answered_by=by)
 
-    async def _scored(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _scored(self, plan: PlannedSequence, observe: bool) -> AsyncIterator[Event]:
         fed = [*plan.prompt, *(plan.golden or ())[:-1]]
         body = {
             **self._asked(plan, forced=True),
             "prompt": fed,
             "max_tokens": 1,
             "prompt_logprobs": self.topk,
+            "vllm_xargs": {"rip_tap": self._taps.key(plan) if observe else ""},
         }
         said = await self.client.json("POST", "/v1/completions", body)
         choice = said["choices"][0]
@@ -270,6 +297,8 @@ class VllmEngine(ServerEngine):
         return parse_json_object(path.read_bytes(), str(path)) if path.is_file() else {}
 
 
+_TOO_MANY = re.compile(r"logprobs\b.* greater than max allowed: ([0-9]+)")
+"""How vLLM refuses more log-probabilities than its `--max-logprobs`."""
 _INSTALL = "install rip in the environment of the server (pip install rip-forensics) and start it again"
 
 

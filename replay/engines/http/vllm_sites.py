@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
@@ -26,7 +29,12 @@ if TYPE_CHECKING:
     from ...vllm_tap.merge import TapFolder, TappedRows
 
 READY_S = 60.0
-"""Seconds that the taps have, after the server takes requests, to name their sites."""
+"""Seconds that the taps of a server that rip started have, after it takes requests, to name their sites."""
+SERVING_S = 3.0
+"""Likewise, of a server that runs already: taps name their sites before their server takes requests."""
+LAST_S = 1.5
+"""Seconds that the taps have to write what they hold of a request that was given up."""
+POLL_S = 0.02
 
 
 class VllmTaps:
@@ -65,18 +73,22 @@ class VllmTaps:
         self.row_hash, self.sketch = ROW_HASH_NAME, SKETCH_NAME
 
     @classmethod
-    def of(cls, path: Path | None, opening: Opening) -> VllmTaps:
+    async def of(cls, path: Path | None, opening: Opening) -> VllmTaps:
         """Wait for the taps of a server that is up.
 
         Raises:
-            EngineFailed: They failed, or name no sites.
+            EngineFailed: They failed, name no sites, or nobody writes into the folder.
         """
         if path is None:
             return cls(None, opening)
         from ...vllm_tap.merge import TapFolder
 
         folder = TapFolder(path)
-        folder.wait_ready(READY_S)
+        folder.check_alive()
+        patience_s = (READY_S if opening.url is None else SERVING_S) if path.is_dir() else 0.0
+        if opening.say is not None:
+            opening.say(f"waiting for the taps of the server in {path}")
+        await asyncio.to_thread(folder.wait_ready, patience_s)
         folder.check_alive()
         return cls(folder, opening)
 
@@ -90,8 +102,8 @@ class VllmTaps:
         self._keys[id(plan)] = key
         return key
 
-    async def joined(self, answer: Answer, timeout_s: float) -> tuple[list[Rows], list[str]]:
-        """The rows of a whole answer, with sites, logits hashes and execution shapes.
+    async def joined(self, answer: Answer, timeout_s: float) -> tuple[Rows | None, list[str]]:
+        """The rows of a whole answer that were not taken yet, with sites, logits hashes and execution shapes.
 
         Returns:
             The rows, and what a reader of the trace should know.
@@ -99,25 +111,80 @@ class VllmTaps:
         Raises:
             EngineFailed: The taps wrote nothing, or other tokens than the answer has.
         """
-        assert self._folder is not None
-        key = self._keys.pop(id(answer.plan))
-        tapped = await asyncio.to_thread(self._folder.rows, key, timeout_s)
-        if self._is_own:
-            self._folder.forget(key)
+        tapped = await self._when_ended(answer, timeout_s, partial=False)
+        if not self._fits(answer, tapped).all():
+            raise EngineFailed(
+                f"{answer.plan.request_id}: the taps saw other tokens than the answer has",
+                "is the tap folder that of this server? name it with --tap",
+            )
         rows = answer.take(whole=True)
-        assert rows is not None
-        return [self._with(rows, tapped, answer.plan.request_id)], list(tapped.findings)
+        self._forget(answer)
+        return rows and self._with(rows, tapped), list(tapped.findings)
 
-    def _with(self, rows: Rows, tapped: TappedRows, request_id: str) -> Rows:
+    async def joined_so_far(self, answer: Answer) -> Rows | None:
+        """The next rows of an answer that goes on: those that were told and that all ranks have written."""
+        assert self._folder is not None
+        key, first = self._keys[id(answer.plan)], answer.handed
+        tapped = await asyncio.to_thread(self._folder.rows_so_far, key, first)
+        if tapped is None:
+            return None
+        begin = max(first, len(tapped.prefix))  # what the cache spared was computed by nobody
+        later = tapped.positions >= begin
+        in_turn = tapped.positions[later] == np.arange(begin, begin + later.sum())
+        # Of drafts that are not accepted yet, and of what has not been told, rows may be there.
+        there = in_turn & self._told(answer, tapped)[later]
+        until = begin + (len(there) if there.all() else int(np.argmin(there)))
+        rows = answer.take(until=until)
+        return rows and self._with(rows, tapped)
+
+    async def joined_at_last(self, answer: Answer) -> Rows | None:
+        """The other rows of an answer that broke off. Those that the taps did not write have no sites."""
+        tapped = None
+        if id(answer.plan) in self._keys:
+            with suppress(EngineFailed):
+                tapped = await self._when_ended(answer, LAST_S, partial=True)
+        rows = answer.take(whole=answer.end is not None)
+        self._forget(answer)
+        if rows is None or tapped is None:
+            return rows
+        return self._with(rows, tapped, self._told(answer, tapped))
+
+    async def _when_ended(self, answer: Answer, timeout_s: float, partial: bool) -> TappedRows:
+        """What was observed of a request, from the first row on that was not taken, when it has ended."""
+        assert self._folder is not None
+        key, begun = self._keys[id(answer.plan)], time.monotonic()
+        while True:
+            late_s = timeout_s if time.monotonic() - begun >= timeout_s else None
+            tapped = await asyncio.to_thread(self._folder.rows_by_now, key, answer.handed, late_s, partial)
+            if tapped is not None:
+                return tapped
+            await asyncio.sleep(POLL_S)
+
+    def _forget(self, answer: Answer) -> None:
+        key = self._keys.pop(id(answer.plan), None)
+        if key is not None and self._is_own and self._folder is not None:
+            self._folder.forget(key)
+
+    def _told(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
+        """bool[R]: the answer has this token at this position."""
+        tokens = np.array(answer.tokens)
+        inside = tapped.positions < len(tokens)
+        there = tokens[np.where(inside, tapped.positions, 0)]
+        told: npt.NDArray[np.bool_] = inside & (there == tapped.token_ids)
+        return told
+
+    def _fits(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
+        """bool[R]: the answer has this token at this position, or ended before it."""
+        return self._told(answer, tapped) | (tapped.positions >= len(answer.tokens))
+
+    def _with(self, rows: Rows, tapped: TappedRows, usable: npt.NDArray[np.bool_] | None = None) -> Rows:
+        """Rows with what the taps wrote of them; `usable`, bool[R], leaves out some of that."""
         count = len(rows.token_ids)
         place = tapped.positions - rows.first_position
         inside = (place >= 0) & (place < count)
+        if usable is not None:
+            inside &= usable
         place = place[inside]
-        if not np.array_equal(rows.token_ids[place], tapped.token_ids[inside]):
-            raise EngineFailed(
-                f"{request_id}: the taps saw other tokens than the answer has",
-                "is the tap folder that of this server? name it with --tap",
-            )
         summaries = RowSummaries.empty(count, len(self.sites))
         source = np.flatnonzero(inside)
         shapes: list[ExecutionShape | None] = [None] * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,9 @@ RECORDED = {"dtype": "dtype", "tensor-parallel-size": "tensor_parallel_size"}
 
 UNCOMPILED = ("enforce-eager", "compilation-config", "O")
 """Arguments with which the user has chosen how the model is executed."""
+
+MOST_LOGPROBS = 20
+"""What vLLM's `--max-logprobs` is where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
     for name in given.keys() - opening.given.keys():
         value = given[name]
         settings[name] = Setting(requested=value, resolved=value, source="envelope")
+    _allow_topk(opening.topk, given, settings)
     environment = server_environment(given)
     tap = None
     if opening.sites is not None:
@@ -102,15 +107,20 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
         "{port}",
         *server_arguments(given, dict.fromkeys(OWN, "")),
     ]
-    server = StartedServer(
-        command,
-        environment,
-        log,
-        int(settings["port"].resolved),
-        "/health",
-        float(settings["ready_timeout"].resolved),
-        opening.say,
-    )
+    try:
+        server = StartedServer(
+            command,
+            environment,
+            log,
+            int(settings["port"].resolved),
+            "/health",
+            float(settings["ready_timeout"].resolved),
+            opening.say,
+        )
+    except BaseException:
+        if tap is not None:
+            shutil.rmtree(tap, ignore_errors=True)  # nobody will ever write there
+        raise
     return StartedVllm(server, tap, findings)
 
 
@@ -120,6 +130,23 @@ def _recorded(opening: Opening) -> dict[str, str]:
         return {}
     stated = {argument: getattr(opening.runtime, field) for argument, field in RECORDED.items()}
     return {argument: str(value) for argument, value in stated.items() if value is not None}
+
+
+def _allow_topk(topk: int, given: dict[str, str], settings: dict[str, Setting]) -> None:
+    """Have the server tell as many likely tokens as are wanted.
+
+    Raises:
+        BadInput: The user's own `max-logprobs` is lower.
+    """
+    stated = given.get("max-logprobs")
+    if stated is None and topk > MOST_LOGPROBS:
+        given["max-logprobs"] = str(topk)
+        settings["max-logprobs"] = Setting(resolved=str(topk), source="rip")
+    elif stated is not None and stated.isdecimal() and topk > int(stated):
+        raise BadInput(
+            f"{topk} likely tokens are wanted (--topk), and the server is to tell at most {stated}",
+            f"use --topk {stated}, or --set max-logprobs={topk}",
+        )
 
 
 def _tap_environment(tap: Path, opening: Opening) -> Mapping[str, str]:

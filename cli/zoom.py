@@ -1,0 +1,284 @@
+"""`--zoom` of `rip diverge` and `rip replay`: sides of a comparison opened and run again, one at a time."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_IMODE
+from typing import TYPE_CHECKING, Any
+
+from ..schemas.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from ..replay.golden import Golden
+    from ..replay.run import Result
+    from ..schemas.fingerprint import Fingerprint
+    from ..schemas.rerun import Ask, SideRun
+    from ..schemas.trace import TraceHeader
+    from ..schemas.verdict import Verdict
+    from ..schemas.zoom import Zoom
+
+Target = tuple[str, int]
+"""(request_id, sample)."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What `rip replay --zoom` looks at."""
+
+    position: int
+    scope: str
+    """Pattern for the paths of modules; empty: all."""
+
+
+def aim_of(text: str, sites: str | None, level: str, out: Path, force: bool) -> Aim:
+    """Read `POSITION[:SITE]`, and check that its file can be written.
+
+    Args:
+        text: What was given.
+        sites: What --sites says; it names the modules where SITE does not.
+        level: What is captured.
+        out: The trace.
+        force: Replace an earlier file.
+
+    Raises:
+        BadInput: Not of that form, or no site is captured.
+        OutputFailed: The file is there already.
+    """
+    from ..replay.zoom.store import zoom_path
+    from .console import check_output_file
+
+    if level == "tokens":
+        raise BadInput("--zoom: --capture tokens observes nothing of the model", "leave one of the two out")
+    match = re.fullmatch(r"([0-9]{1,9})(?::(.+))?", text)
+    if match is None:
+        raise BadInput(
+            f"--zoom {text}: not POSITION or POSITION:SITE", "for example --zoom 57:layers.4.self_attn"
+        )
+    check_output_file(zoom_path(out), force)
+    scope = sites or ""
+    if match[2]:
+        module = re.split("[#:]", match[2])[0]  # a site's label may go on with its occurrence and part
+        scope = rf"^{re.escape(module)}(\.|$)"
+    return Aim(int(match[1]), scope)
+
+
+def refuse_other_engines(engine: str) -> None:
+    """Refuse an engine whose ops cannot be seen.
+
+    Raises:
+        BadInput: It does not run in this process.
+    """
+    from ..replay.zoom.again import ENGINE
+
+    if engine != ENGINE:
+        raise BadInput(
+            f"--zoom records ops inside this process, on the engine {ENGINE}; {engine} runs elsewhere",
+            f"replay the request with --engine {ENGINE} and the model's folder, or leave --zoom out",
+        )
+
+
+def zooming_on(engine: Any, aim: Aim) -> Any:
+    """The engine, recording ops while it runs: a `ZoomingEngine`, which is whatever the engine is."""
+    from ..replay.zoom.engine import ZoomingEngine
+
+    return ZoomingEngine(engine, aim.position, aim.scope)
+
+
+def keep_ops(zooming: Any, result: Result, console: Console) -> None:
+    """Write what was recorded beside the trace.
+
+    Raises:
+        BadInput: Nothing was: no sequence computed the position, or no module matched.
+        OutputFailed: It cannot be written.
+    """
+    from ..replay.zoom.store import write_ops, zoom_path
+    from .console import tell
+
+    header, passes = zooming.recorded(result.header)
+    if not header.passes:
+        raise BadInput(
+            "--zoom: no sequence computed that position, so no op was recorded",
+            "the last generated token is never fed to the model: choose a position before it",
+        )
+    count = sum(len(ops) for ops in passes)
+    if not count:
+        raise BadInput(
+            f"--zoom: no op ran in a module that matches {header.scope!r}",
+            "name a module as the trace's sites do",
+        )
+    path = zoom_path(result.path)
+    write_ops(path, header, passes)
+    tell(
+        console, f"{count:,} ops of {len(passes)} forward {'pass' if len(passes) == 1 else 'passes'} recorded"
+    )
+    if header.left_out_bytes:
+        tell(console, f"not kept: {header.left_out_bytes:,} bytes of tensors; their digests are there")
+    tell(console, f"Wrote {path}")
+
+
+def zoom_into(
+    verdict: Verdict, paths: tuple[Path, Path], headers: tuple[TraceHeader, TraceHeader], console: Console
+) -> Verdict:
+    """Look at the first difference of a comparison op by op.
+
+    Args:
+        verdict: What was found.
+        paths: Traces A and B.
+        headers: Their headers.
+        console: For progress and for what there is to say.
+
+    Returns:
+        The verdict with its `zoom`; unchanged where nothing differs.
+
+    Raises:
+        BadInput: A side cannot be run again here.
+        EngineFailed: A model fails.
+    """
+    from ..diverge.zoom import zoom
+    from ..diverge.zoom_recorded import recorded
+    from ..replay.recorded import golden_from_trace
+    from ..replay.zoom.again import check_can
+    from .console import printable, progress_bar, tell
+
+    target = _target(verdict)
+    if target is None:
+        tell(console, "zoom: no row and no logits are known to differ, so there is nothing to look at")
+        return verdict
+    for path, header in zip(paths, headers, strict=True):
+        check_can(str(path), header)
+    golden = golden_from_trace(paths[0]), golden_from_trace(paths[1])
+    tokens = golden[0].get(target, ())
+    if not tokens:
+        raise BadInput(
+            f"{paths[0]} holds no generated token of {target[0]}, so none can be forced",
+            "zoom into traces of runs that generated something",
+        )
+    known = recorded(paths[0], *target), recorded(paths[1], *target)
+    place = _Place()
+    with progress_bar(console) as bar, place:
+        task = bar.add_task("zoom", total=None, note="")
+        sides = [
+            _Side(path, header, target, tokens, own, place)
+            for path, header, own in zip(paths, headers, golden, strict=True)
+        ]
+        found: Zoom = zoom(
+            sides[0],
+            sides[1],
+            *target,
+            expected=verdict.first_site,
+            recorded_a=known[0],
+            recorded_b=known[1],
+            say=lambda words: bar.update(task, description=printable(words)),
+        )
+        notes = [*found.notes, *(note for side in sides for note in side.notes)]
+    return verdict.model_copy(update={"zoom": found.model_copy(update={"notes": notes})})
+
+
+def keep(verdict: Verdict, folder: Path) -> None:
+    """Put a verdict that says more in the place of the result folder's.
+
+    Raises:
+        OutputFailed: It cannot be written.
+    """
+    from ..diverge.tables import SUMMARY_FILE
+    from .console import write_private
+
+    path = folder / SUMMARY_FILE
+    mode = path.stat().st_mode
+    write_private(path, verdict.to_json())
+    path.chmod(S_IMODE(mode))  # whoever could read the folder still can
+
+
+def _target(verdict: Verdict) -> Target | None:
+    """The sequence to look at: that of the first differing row, else of the first difference there is."""
+    for found in (verdict.first_site, verdict.first_token, verdict.first_logprob):
+        if found is not None:
+            return found.request_id, found.sample
+    return None
+
+
+class _Place(ExitStack):
+    """Room for one open engine: two would share threads and modes of the process, and the memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder: object = None
+
+    def clear(self) -> None:
+        """Close what is open."""
+        self.pop_all().close()
+        self.holder = None
+
+
+class _Side:
+    """One side of the comparison, opened when it is asked to run.
+
+    Args:
+        path: Its trace.
+        header: The trace's header.
+        target: The sequence.
+        tokens: What is forced on it.
+        own: What every sequence of this side generated.
+        place: Where its engine lives while it is open.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: TraceHeader,
+        target: Target,
+        tokens: Sequence[int],
+        own: Golden,
+        place: _Place,
+    ) -> None:
+        self._path, self._header, self._target = path, header, target
+        self._tokens, self._own, self._place = tokens, own, place
+        self._opened: Any = None
+        self.notes: list[str] = []
+
+    def __call__(self, ask: Ask) -> SideRun:
+        """Run the sequence again."""
+        from ..replay.zoom.again import batch_again, mode_of
+        from ..replay.zoom.run import run_side
+
+        engine = self._open()
+        batch, sequence = batch_again(self._header, engine, self._target, self._tokens, self._own, self._path)
+        return run_side(engine, batch, mode_of(self._header), sequence, ask)
+
+    def _open(self) -> Any:
+        if self._place.holder is self:
+            return self._opened
+        from ..replay.zoom.again import envelopes_of, settings_of
+        from .lane import Chosen, LaneRunner
+
+        self._place.clear()
+        lane = self._header.lane
+        runner = LaneRunner(
+            Chosen(lane.name, lane.engine, lane.model, None, None, None, None, settings_of(self._header))
+        )
+        identity = runner.identify(lambda _done, _total: None)
+        self._compare_model(identity)
+        opening = runner.opening(1, runtime=envelopes_of(self._header)[0].runtime, sites=re.compile(""))
+        self._opened = runner.open(opening)
+        self._place.callback(self._opened.close)
+        self._place.holder = self
+        return self._opened
+
+    def _compare_model(self, identity: Fingerprint) -> None:
+        then = self._header.fingerprint
+        recorded, found = (
+            (None if then is None else then.flat().get("model_sha256")),
+            identity.flat().get("model_sha256"),
+        )
+        if recorded != found and not self.notes:
+            self.notes.append(
+                f"{self._path.name} was recorded with other files under {self._header.lane.model} "
+                "than there are now"
+            )

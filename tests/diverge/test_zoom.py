@@ -1,0 +1,372 @@
+"""Zoom names the op that was planted, and a run with A's rows proves where B's difference comes from."""
+
+import json
+import shutil
+import stat
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from fakes import zooming as plant
+from fakes.command_line import Rip
+from fakes.replaying import planned
+from fakes.traces import disturb, header, llama_sites, sequence, write_trace
+from fakes.zooming import PROMPT, Zooming, no_fault
+from rip.diverge.zoom import first_difference, transplanted
+from rip.diverge.zoom_align import align
+from rip.diverge.zoom_recorded import Recorded
+from rip.diverge.zoom_tensors import compare
+from rip.diverge.zoom_words import zoom_lines
+from rip.replay.plan import Batch
+from rip.schemas.envelope import Envelope
+from rip.schemas.rerun import Ask, Op, OpTensor, OpTrace
+from rip.schemas.trace import Lane, Request
+from rip.schemas.verdict import FirstSite, Verdict
+
+MM, ADD = "aten.mm.default", "aten.add.Tensor"
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+
+PLANTED = [
+    (plant.weight_element, "layers.1.mlp.up_proj", "weight", MM),
+    (plant.embedding_row, "embed_tokens", "weight", "aten.embedding.default"),
+    (plant.epsilon, "layers.1.post_attention_layernorm", "op", ADD),
+    (plant.norm_without_upcast, "layers.1.input_layernorm", "block op", "aten._to_copy.default"),
+    (plant.split_reduction, "layers.2.mlp.down_proj", "block", MM),
+    (plant.cast_module, "layers.2.self_attn.q_proj", "block", "aten._to_copy.default"),
+    (plant.another_kernel, "layers.1.self_attn:attn", "block", FLASH),
+    (plant.rope_off_by_one, "rotary_emb:0", "block", ADD),
+    (plant.corrupted_cache, "layers.1.self_attn:attn", "outside", "aten.cat.default"),
+    (plant.flipped_in_decode, "layers.1.mlp.gate_proj", "block", "aten.neg.default"),
+]
+
+
+@pytest.fixture
+def zooming(tiny_models, open_engine):
+    return lambda family="llama-bf16", **more: Zooming(open_engine(tiny_models(family)), **more)
+
+
+def first_by_loop(a, b):
+    """(position, label) of the first row that differs, by a plain loop over the hashes."""
+    for position, rows in enumerate(zip(a.row_hashes, b.row_hashes, strict=True)):
+        for site, pair in zip(a.sites, zip(*rows, strict=True), strict=True):
+            if pair[0] != pair[1]:
+                return position, site.label()
+    return None
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-bf16"])
+@pytest.mark.parametrize(
+    ("fault", "site", "kind", "op"), PLANTED, ids=lambda one: getattr(one, "__name__", None)
+)
+def test_the_planted_op_is_named_and_the_transplant_proves_it(zooming, family, fault, site, kind, op):
+    sides = zooming(family)
+    found = sides.under(fault)
+    assert (found.position, found.site) == first_by_loop(sides.run(Ask()), sides.run(Ask(), fault))
+    assert found.site == site
+    assert found.seen_again
+    assert found.finding.kind in kind.split()
+    told = [*found.finding.a, *found.finding.b]
+    assert op in {one.op for one in told}
+    module = site.partition(":")[0]
+    assert all(one.module == module for one in told)
+    assert found.transplant.state == "proven"
+    others = {origin.site for origin in found.transplant.origins} - {site}
+    assert others <= {"rotary_emb:1"}  # one fault, and both tables of the rotation come from it
+    assert found.transplant.logits == found.transplant.logits_equal > 0
+    assert zoom_lines(found)[0].startswith("proven")
+
+
+def test_where_nothing_differs_nothing_is_claimed(zooming):
+    found = zooming().under(no_fault)
+    assert found.site == ""
+    assert found.finding.kind == "none"
+    assert found.transplant.state == "not run"
+    assert not any("proven:" in line and "not" not in line for line in zoom_lines(found))
+
+
+def test_an_op_is_told_with_shapes_dtypes_arguments_and_how_far_apart_its_outputs_are(zooming):
+    found = zooming("llama").under(plant.epsilon).finding
+    (a,), (b,) = found.a, found.b
+    assert (a.arguments, b.arguments) == ("other=1e-06, alpha=1", "other=0.001, alpha=1") or (
+        "1e-06" in a.arguments and "0.001" in b.arguments
+    )
+    assert a.inputs[0].shape == [1, len(PROMPT), 1]
+    assert a.inputs[0].dtype == "float32"
+    assert found.max_abs_diff == pytest.approx(1e-3 - 1e-6, rel=1e-2)
+    assert found.hints_a == found.hints_b
+    assert found.hints_a["threads"] == "1"
+
+
+def test_two_faults_are_two_origins_and_one_alone_is_no_proof(zooming):
+    sides = zooming()
+    found = sides.under(plant.weight_element, plant.split_reduction)
+    assert found.transplant.state == "proven"
+    assert [origin.site for origin in found.transplant.origins] == [
+        "layers.1.mlp.up_proj",
+        "layers.2.mlp.down_proj",
+    ]
+    # The control: with A's rows at the first origin only, B does not follow.
+    a = sides.run(Ask(keep_from=0))
+    only = {key: rows for key, rows in a.kept.rows.items() if key[0] == "layers.1.mlp.up_proj"}
+    healed = sides.run(Ask(heal=replace(a.kept, rows=only)), plant.weight_element, plant.split_reduction)
+    half = transplanted(a, healed)
+    assert half.state == "not proven"
+    assert "layers.2.mlp.down_proj" in half.why
+
+
+def test_a_fault_in_the_head_shows_in_logits_alone(zooming):
+    found = zooming("llama").under(plant.head_row)
+    assert (found.site, found.position) == ("", len(PROMPT) - 1)
+    assert (found.finding.kind, found.finding.tensor) == ("weight", "lm_head.weight")
+    assert found.transplant.state == "proven"
+    assert [origin.site for origin in found.transplant.origins] == ["logits"]
+    assert "the head is the origin" in zoom_lines(found)[0]
+
+
+def test_a_head_fault_behind_another_is_an_origin_of_its_own(zooming):
+    found = zooming("llama").under(plant.weight_element, plant.head_row)
+    assert [origin.site for origin in found.transplant.origins] == ["layers.1.mlp.up_proj", "logits"]
+    assert "and A's logits" in zoom_lines(found)[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "site"),
+    [(plant.epsilon, "layers.1.post_attention_layernorm"), (plant.weight_element, "layers.1.mlp.up_proj")],
+)
+def test_the_op_is_named_between_a_batch_and_a_run_alone(zooming, fault, site):
+    """B runs behind padding, in the second row of a batch."""
+    sides = zooming("llama")
+    plan = sides.batch.sequences[0]
+    longer = planned(1, [90, *PROMPT, 91, 92], golden=[5, 6, 7, 8, 9, 10])
+    batch = Batch((longer, plan))
+    alike = sides.under(no_fault, batch_b=batch)
+    found = sides.under(fault, batch_b=batch)
+    if alike.site:  # the batch itself differs somewhere: the planted op must still be no later
+        assert (found.position, found.site) <= (alike.position, alike.site) or found.site == site
+    assert found.site == site
+    assert found.finding.a[0].module == site
+    assert found.finding.kind in ("op", "weight")
+
+
+def test_a_side_that_does_not_repeat_its_trace_is_told(zooming):
+    sides = zooming()
+    run = sides.run(Ask())
+    hashes = dict(enumerate(run.row_hashes))
+    keys = tuple((site.name, site.occurrence, site.part) for site in run.sites)
+    known = Recorded(dict(enumerate(run.tokens)), hashes, keys)
+    found = sides.under(plant.weight_element, recorded_a=known, recorded_b=known)
+    assert found.a.state == "repeated"
+    assert found.a.rows == sum(bool(digest) for row in run.row_hashes for digest in row)
+    assert found.b.state == "not repeated"
+    assert "layers.1.mlp.up_proj" in found.b.where
+    assert any("does not repeat" in line for line in zoom_lines(found))
+
+
+def test_a_difference_that_does_not_come_again_is_not_reproduced(zooming):
+    place = {
+        "request_id": "r0",
+        "sample": 0,
+        "occurrence": 0,
+        "part": "",
+        "rel_drift": 0.1,
+        "is_origin": True,
+    }
+    gone = FirstSite(position=3, site="layers.0.mlp", **place)
+    found = zooming().under(no_fault, expected=gone)
+    assert not found.seen_again
+    assert found.finding is None
+    assert "did not come again" in " ".join(zoom_lines(found))
+    elsewhere = zooming().under(plant.weight_element, expected=gone)
+    assert not elsewhere.seen_again
+    assert elsewhere.site == "layers.1.mlp.up_proj"
+    assert "the traces differ first at layers.0.mlp" in " ".join(elsewhere.notes)
+    assert zoom_lines(elsewhere)[0].startswith("proven for the re-runs")
+
+
+def test_runs_of_the_expected_place_are_not_repeated_to_find_it(zooming):
+    sides = zooming()
+    known = sides.under(plant.weight_element)
+    place = {
+        "request_id": "r0",
+        "sample": 0,
+        "occurrence": 0,
+        "part": "",
+        "rel_drift": 0.1,
+        "is_origin": True,
+    }
+    sides.runs = 0
+    sides.under(plant.weight_element, expected=FirstSite(position=known.position, site=known.site, **place))
+    assert sides.runs == 3  # A, B, and B with A's rows
+
+
+def tensor(values, shape, name="self"):
+    data = b"".join(value.to_bytes(4, "little") for value in values)
+    return OpTensor(
+        name, tuple(shape), (), "int32", "cpu", 0, data[:16].ljust(16, b"\0") or b"0" * 16, data=data
+    )
+
+
+def trace(batch, row, tokens, total, fed, seen):
+    return OpTrace(seen[-1] if seen else 0, batch, row, tokens, total, tuple(fed), tuple(seen), {}, ())
+
+
+@pytest.mark.parametrize("changed", ["nothing", "the sequence", "padding", "a neighbour", "a later position"])
+def test_tensors_are_compared_where_the_sequence_lies(changed):
+    """A: alone, 3 tokens. B: row 1 of 2, behind 2 of 5 columns of padding. Position 1 is looked at."""
+    rows = [[1, 2], [3, 4], [5, 6]]
+    a = tensor([value for row in rows for value in row], [1, 3, 2])
+    batch = [[[90, 91] for _ in range(5)], [[0, 0], [0, 0], *rows]]
+    batch = [[list(row) for row in sequence_] for sequence_ in batch]
+    place = {"the sequence": (1, 3), "padding": (1, 0), "a neighbour": (0, 3), "a later position": (1, 4)}
+    if changed in place:
+        one, column = place[changed]
+        batch[one][column][1] += 100
+    b = tensor([value for sequence_ in batch for row in sequence_ for value in row], [2, 5, 2])
+    in_a, in_b = trace(1, 0, 3, 3, [0, 1], [0, 1]), trace(2, 1, 5, 5, [2, 3], [2, 3])
+    assert compare(a, b, in_a, in_b) == ("differs" if changed == "the sequence" else "equal")
+    flat = replace(b, shape=(10, 2))  # as a linear layer sees it
+    assert compare(a, flat, in_a, in_b) == ("differs" if changed == "the sequence" else "equal")
+
+
+def test_tensors_of_passes_that_begin_elsewhere_are_compared_at_common_positions():
+    """A prefills 4 tokens at once; B in chunks of 2, of which the second is looked at, with all 4 cached."""
+    a, b = tensor(range(8), [1, 4, 2]), tensor(range(4, 8), [1, 2, 2])
+    in_a, in_b = trace(1, 0, 4, 4, [0, 1, 2, 3], [0, 1, 2, 3]), trace(1, 0, 2, 4, [0, 1], [0, 1, 2, 3])
+    assert compare(a, b, in_a, in_b) == "equal"
+    assert compare(a, tensor([4, 5, 6, 9], [1, 2, 2]), in_a, in_b) == "differs"
+    keys = tensor(range(8), [1, 4, 2])
+    assert compare(keys, keys, in_a, in_b) == "equal"
+    assert compare(a, tensor(range(6), [1, 3, 2]), in_a, in_b) == "unknown"
+
+
+def ops(*names):
+    return [Op(index, "m", 0, name, 0, "", (), ()) for index, name in enumerate(names)]
+
+
+def test_ops_are_aligned_by_what_they_are():
+    steps = align(ops("t", "fused", "view", "mm"), ops("t", "bmm", "softmax", "bmm", "view", "add", "mm"))
+    assert [(i, j) for i, j in steps if i is not None and j is not None] == [(0, 0), (2, 4), (3, 6)]
+    assert sorted(i for i, _ in steps if i is not None) == [0, 1, 2, 3]
+    assert sorted(j for _, j in steps if j is not None) == list(range(7))
+
+
+def test_the_first_difference_is_in_causal_order(zooming):
+    sides = zooming()
+    a, b = sides.run(Ask()), sides.run(Ask(), plant.weight_element, plant.embedding_row)
+    position, site = first_difference(a, b)
+    assert (position, site.label()) == first_by_loop(a, b)
+    assert first_difference(a, a) is None
+
+
+@pytest.fixture
+def rip(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    return Rip(monkeypatch, capsys)
+
+
+@pytest.fixture
+def two_kernels(rip, tmp_path, tiny_models):
+    """a.parquet with torch's fused attention, b.parquet with the plain one, of a small random model."""
+    asked = {
+        "request_id": "q1",
+        "prompt_token_ids": list(range(10, 34)),
+        "sampling": {"temperature": 0, "max_tokens": 6, "ignore_eos": True},
+    }
+    (tmp_path / "q.json").write_text(json.dumps(asked))
+    for name, attention in (("a", "sdpa"), ("b", "eager")):
+        settings = ("--set", f"attention={attention}", "--set", "threads=1")
+        done = rip(
+            "replay", "q.json", "--model", tiny_models("llama-bf16"), *settings, "-o", f"{name}.parquet"
+        )
+        assert done.code == 0, done.err
+    return rip
+
+
+def test_the_command_names_the_replaced_kernel_and_proves_it(two_kernels, tmp_path):
+    done = two_kernels(
+        "diverge", "a.parquet", "b.parquet", "--zoom", "-o", "result", "--json", "--html", "r.html"
+    )
+    assert done.code in (0, 1)
+    assert "Zoom: layers." in done.err
+    assert "proven" in done.err
+    assert FLASH in done.err
+    assert "A repeats its trace" in done.err
+    verdict = Verdict.from_json(done.out, "stdout")
+    kept = Verdict.from_json((tmp_path / "result" / "summary.json").read_text(), "summary")
+    assert kept == verdict
+    assert verdict.zoom.finding.kind == "block"
+    assert verdict.zoom.seen_again
+    assert verdict.zoom.transplant.state == "proven"
+    assert all(origin.site.endswith(".self_attn:attn") for origin in verdict.zoom.transplant.origins)
+    assert (verdict.zoom.a.state, verdict.zoom.b.state) == ("repeated", "repeated")
+    assert "_scaled_dot_product" in (tmp_path / "r.html").read_text()
+
+
+def test_equal_traces_have_nothing_to_look_at(two_kernels):
+    done = two_kernels("diverge", "a.parquet", "a.parquet", "--zoom")
+    assert done.code == 0
+    assert "nothing to look at" in done.err
+
+
+def test_a_trace_of_a_server_is_compared_and_then_refused(rip, tmp_path):
+    sites = llama_sites(2)
+    envelope = Envelope.from_object({"request_id": "r0", "prompt_token_ids": [1, 2]}, "test")
+    about = header(
+        sites,
+        lane=Lane(name="served", engine="vllm", model="m"),
+        requests=[Request(request_id="r0", envelope_sha256=envelope.sha256(), envelope=envelope.to_object())],
+    )
+    equal, drifted = sequence(1, len(sites)), sequence(1, len(sites))
+    disturb(drifted, 5, 3)
+    for name, one in (("a", equal), ("b", drifted)):
+        write_trace(tmp_path / f"{name}.parquet", [one], about)
+    done = rip("diverge", "a.parquet", "b.parquet", "--zoom", "-o", "result", "--json")
+    assert done.code == 2
+    assert "a.parquet ran on vllm" in done.err
+    assert "fix: replay its requests on the engine hf" in done.err
+    written = Verdict.from_json((tmp_path / "result" / "summary.json").read_text(), "summary")
+    assert written == Verdict.from_json(done.out, "stdout")
+    assert written.first_site is not None
+    assert written.zoom is None
+
+
+def test_recorded_ops_lie_beside_the_trace(two_kernels, tmp_path, tiny_models):
+    command = ("replay", "q.json", "--model", tiny_models("llama-bf16"), "--set", "threads=1")
+    done = two_kernels(*command, "--zoom", "26:layers.1.self_attn:attn", "-o", "t.parquet")
+    assert done.code == 0, done.err
+    assert "Wrote t.zoom.parquet" in done.err
+    assert stat.S_IMODE((tmp_path / "t.zoom.parquet").stat().st_mode) == 0o600
+    rows = pq.read_table(tmp_path / "t.zoom.parquet").to_pylist()
+    assert {row["module"] for row in rows} == {
+        "layers.1.self_attn",
+        *(f"layers.1.self_attn.{name}_proj" for name in "qkvo"),
+    }
+    assert FLASH in {row["op"] for row in rows}
+    # The trace is the one that a run without zoom gives.
+    assert two_kernels("diverge", "a.parquet", "t.parquet", "--require", "bitwise").code == 0
+    again = two_kernels(*command, "--zoom", "26", "-o", "t.parquet")
+    assert again.code == 2
+    for wrong, words in (
+        (("--zoom", "x"), "not POSITION"),
+        (("--zoom", "29"), "no sequence computed"),
+        (("--zoom", "3:layers.9"), "no op ran"),
+        (("--zoom", "3", "--capture", "tokens"), "observes nothing"),
+    ):
+        refused = two_kernels(*command, *wrong, "-o", "w.parquet", "--force")
+        assert refused.code == 2
+        assert words in refused.err
+
+
+def test_a_model_that_is_gone_is_told_after_the_comparison(rip, tmp_path, tiny_models):
+    shutil.copytree(tiny_models("llama-bf16"), tmp_path / "model")
+    asked = {"request_id": "q1", "prompt_token_ids": list(range(10, 34)), "sampling": {"max_tokens": 2}}
+    (tmp_path / "q.json").write_text(json.dumps(asked))
+    for attention in ("sdpa", "eager"):
+        settings = ("--set", f"attention={attention}", "--set", "threads=1")
+        rip("replay", "q.json", "--model", "model", *settings, "-o", f"{attention}.parquet")
+    shutil.rmtree(tmp_path / "model")
+    done = rip("diverge", "sdpa.parquet", "eager.parquet", "--zoom", "-o", "result")
+    assert done.code == 2
+    assert "model" in done.err.splitlines()[-2]
+    assert "fix: " in done.err
+    assert (tmp_path / "result" / "summary.json").is_file()
