@@ -63,7 +63,8 @@ class SequenceFacts:
             parted = pair.divergence
             if parted is not None and run.position <= parted < run.position + run.count:
                 self._keep(_AT_DIVERGENCE, tokens, pair.index, at + parted - run.position)
-            deciding = (pair.length if parted is None else parted) - 1
+            # The row before a token chose it: the last token itself is never fed to a model.
+            deciding = (pair.length - 1 if parted is None else parted) - 1
             if run.position <= deciding < run.position + run.count:
                 self._keep(_SHAPES, tokens, pair.index, at + deciding - run.position)
             at += run.count

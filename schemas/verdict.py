@@ -126,7 +126,11 @@ class Agreement(Record):
 
 
 class FirstSite(Record):
-    """The first differing row in causal order: position ascending, then site in execution order."""
+    """The first differing row in causal order: position ascending, then site in execution order.
+
+    Where it is not finite, or of experts that a later token's routing moved: the module of its forward pass
+    that ran first.
+    """
 
     request_id: str
     sample: int

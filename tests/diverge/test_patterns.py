@@ -46,6 +46,7 @@ def scene() -> Iterator[tuple[Sequence, Sequence, int | None]]:
     for index in range(20):
         long = index % 2 == 1
         a, b = (sequence(index, len(SITES), 40 if long else 6, STEPS, request_id=f"r{index}") for _ in "ab")
+        a.feeds_last = b.feeds_last = False
         step = index // 2 + 2 if long and index < 16 else None
         if step is not None:
             b.shapes["batch_size"][:] = 8

@@ -57,6 +57,7 @@ class Sequence:
     next_logprob: np.ndarray | None = None  # float32[T]: of the token that came next
     tells_logits: bool = True  # False: log-probabilities only, as a server without taps
     tells_shapes: bool = True  # False: likewise
+    feeds_last: bool = True  # False: the last token was chosen and never fed to the model, as in a real run
 
     @property
     def length(self) -> int:
@@ -284,7 +285,7 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
             schema.field("sampler").type,
         ),
     } | {
-        name: pa.array(values, mask=None if rows.tells_shapes else np.ones(n, bool))
+        name: pa.array(values, mask=_untold_shapes(rows, n))
         for name, values in rows.shapes.items()
     }
     for name, text in constant.items():
@@ -325,3 +326,11 @@ def _lists(values: np.ndarray, absent: np.ndarray) -> pa.Array:
     element = pa.field("element", flat.type, nullable=False)
     mask = pa.array(absent) if absent.any() else None
     return pa.ListArray.from_arrays(pa.array(offsets), flat, type=pa.list_(element), mask=mask)
+
+
+def _untold_shapes(rows: Sequence, count: int) -> np.ndarray:
+    """bool[T], where no forward pass computed the row, or none is told."""
+    untold = np.full(count, not rows.tells_shapes)
+    if not rows.feeds_last:
+        untold[-1] = True
+    return untold
