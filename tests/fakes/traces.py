@@ -284,10 +284,7 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
             ],
             schema.field("sampler").type,
         ),
-    } | {
-        name: pa.array(values, mask=_untold_shapes(rows, n))
-        for name, values in rows.shapes.items()
-    }
+    } | {name: pa.array(values, mask=_untold_shapes(rows, n)) for name, values in rows.shapes.items()}
     for name, text in constant.items():
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), [text])
     if "site_hash" in schema.names:
