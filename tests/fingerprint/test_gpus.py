@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -241,8 +242,12 @@ def test_a_call_that_hangs_costs_its_own_fact_only(machine: Machine, monkeypatch
 
 
 def commands_of_children() -> list[str]:
-    pids = [(folder / "children").read_text() for folder in Path("/proc/self/task").iterdir()]
-    return [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in " ".join(pids).split()]
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread of another test, or a child, that has just ended
+            pids = (thread / "children").read_text().split()
+            found += [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in pids]
+    return found
 
 
 @pytest.mark.parametrize("call", ["cuInit", "nvmlInitWithFlags"])
