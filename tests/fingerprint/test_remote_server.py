@@ -402,7 +402,7 @@ def test_answers_of_another_shape_are_facts(answer: object) -> None:
 
 UNREAD: dict[str, tuple[servers.Answers, str, str]] = {
     "wants a key": ({"*": 401}, r"it wants an API key(\n|$)", "--api-key-env NAME"),
-    "wants a key elsewhere": ({"*": 403, "GET /v1/models": 404}, r"it wants an API key(\n|$)", "--api-key-env"),
+    "wants a key elsewhere": ({"*": 403, "GET /v1/models": 404}, r"wants an API key(\n|$)", "--api-key-env"),
     "nothing there": ({}, "no such endpoint", "--url"),
     "fails": ({"*": 500}, "status 500", "log"),
     "a web page": ({"*": "<html>hello</html>"}, "not JSON", "--url"),
