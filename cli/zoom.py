@@ -148,11 +148,13 @@ def zoom_into(
     from .console import printable, progress_bar, tell
 
     target = _target(verdict)
-    if target is None:
+    if target is None and not verdict.compared.texts:
         tell(console, "zoom: no row and no logits are known to differ, so there is nothing to look at")
         return verdict
     for path, header in zip(paths, headers, strict=True):
         check_can(str(path), header)
+    if target is None:
+        raise BadInput("zoom: texts were compared, and no row that differs is known", "replay on hf")
     golden = golden_from_trace(paths[0]), golden_from_trace(paths[1])
     tokens = golden[0].get(target, ())
     if not tokens:

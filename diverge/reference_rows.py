@@ -96,9 +96,8 @@ def read_distances(
         return "the reference shares neither sites (with sketches of one kind) nor distributions with A and B"
     if kind:
         names, dtypes = [*names, kind], [*dtypes, ("", "", "")]
-        gaps = [np.hstack([gap, extra[:, None]]) for gap, extra in zip(gaps, logits, strict=True)] or [
-            extra[:, None] for extra in logits
-        ]
+        columns = [extra[:, None] for extra in logits]
+        gaps = [np.hstack(pair) for pair in zip(gaps, columns, strict=True)] if gaps else columns
     n = len(noise)
     return Distances(
         labels=names,

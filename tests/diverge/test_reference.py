@@ -63,16 +63,21 @@ class Lab:
         ]
 
     def __call__(
-        self, model: str, golden: str | None = None, requests: int = len(NAMES), **given: Any
+        self,
+        model: str,
+        golden: str | None = None,
+        requests: int = len(NAMES),
+        with_sites: bool = True,
+        **given: Any,
     ) -> Path:
         said = "-".join(f"{name}={value}" for name, value in given.items())
-        path = self.folder / f"{model}-{golden}-{requests}-{said}.parquet"
+        path = self.folder / f"{model}-{golden}-{requests}-{with_sites}-{said}.parquet"
         if path.exists():
             return path
         opening = Opening(
             Runtime(),
             5,
-            re.compile(""),
+            re.compile("") if with_sites else None,
             model=self.models[model],
             model_sha256="0" * 64,
             given={"threads": 1, **given},
@@ -220,6 +225,14 @@ def test_a_reference_that_cannot_judge_says_why(lab: Lab, tmp_path: Path) -> Non
     nothing = judged(tmp_path, a, b, other)
     assert "none of the compared tokens" in nothing.sentence
     assert rows_of(tmp_path / "out", "SELECT * FROM reference_sites") == []
+
+
+def test_a_reference_without_sites_judges_by_the_logits(lab: Lab, tmp_path: Path) -> None:
+    reference = lab("good", golden="good", with_sites=False, dtype="float32")
+    rounding = judged(tmp_path, lab("good"), lab("good", batch_size=3), reference)
+    assert rounding.verdict == "as far as the dtype explains"
+    assert (rounding.sites, rounding.dtype_reference) == (1, "float32")
+    assert judged(tmp_path, lab("good"), lab("faulty"), reference).verdict == "B is farther"
 
 
 def test_too_few_rows_are_not_judged(lab: Lab, tmp_path: Path) -> None:
