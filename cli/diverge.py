@@ -80,7 +80,7 @@ def diverge(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
     from ..diverge.compare import diverge as compare
-    from ..diverge.load import read_header
+    from ..diverge.reading.load import read_header
     from ..diverge.summary import print_summary
     from ..fingerprint.drift.compare import drift
     from ..schemas.claim import LEVELS
@@ -122,7 +122,7 @@ def diverge(
             keep(verdict, folder)
             print_zoom(console, verdict)
     if html is not None:
-        from ..diverge.report import write_report
+        from ..diverge.report.write import write_report
 
         write_report(folder, html, a, b)
         console.print(f"Wrote {html}", markup=False)

@@ -16,7 +16,7 @@ from .lane_options import ApiKeyEnv, EngineName, Model, Python, Settings, Url
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..diverge.narrow import On
+    from ..diverge.narrow.search import On
     from ..schemas.narrow import Narrow, NarrowLevel, NarrowObservation
     from .lane import Chosen
     from .narrow_lanes import Mixture
@@ -106,7 +106,7 @@ def narrow(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Start anew, over what the folder holds.")] = False,
 ) -> None:
-    from ..diverge.narrow_summary import print_narrow
+    from ..diverge.narrow.summary import print_narrow
     from ..replay.capture.lock import OutputLock
     from .console import stderr_console
     from .lane import Chosen
@@ -227,8 +227,8 @@ def _search(console: Console, begun: Narrow, mixture: Mixture, options: list[str
     Raises:
         EngineFailed: A lane cannot be run at all.
     """
-    from ..diverge.narrow import narrow as search
-    from ..diverge.narrow_ledger import Ledger
+    from ..diverge.narrow.ledger import Ledger
+    from ..diverge.narrow.search import narrow as search
     from .console import printable, progress_bar, tell, write_private
     from .narrow_runs import RESULT, Runs
 

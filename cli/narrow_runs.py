@@ -22,8 +22,8 @@ from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NOTHING_C
 from .narrow_lanes import Command, Mixture
 
 if TYPE_CHECKING:
-    from ..diverge.narrow import On
-    from ..diverge.narrow_ledger import Ledger
+    from ..diverge.narrow.ledger import Ledger
+    from ..diverge.narrow.search import On
     from ..schemas.narrow import NarrowLevel
 
 RESULT = "narrow.json"
@@ -91,7 +91,7 @@ class Runs:
 
     def _compare(self, reference: Path, trace: Path, seconds: float) -> NarrowObservation:
         from ..diverge.compare import diverge
-        from ..diverge.narrow_judge import judge
+        from ..diverge.narrow.judge import judge
 
         result = self._folder / _COMPARING
         try:

@@ -16,8 +16,8 @@ import typer
 from ..schemas.errors import BadInput, OutputFailed
 
 if TYPE_CHECKING:
-    from ..diverge.query import Rows
-    from ..diverge.views import Views
+    from ..diverge.views.query import Rows
+    from ..diverge.views.views import Views
 
 Format = Literal["table", "csv", "json", "parquet"]
 MAX_TABLE_ROWS = 100
@@ -56,8 +56,8 @@ def query(
       SELECT max(step) FROM tokens"
       rip query result
     """
-    from ..diverge.query import run
-    from ..diverge.views import open_views
+    from ..diverge.views.query import run
+    from ..diverge.views.views import open_views
     from .console import refuse_overwrite
 
     chosen = form or _format_of(output)
@@ -100,7 +100,7 @@ def _format_of(output: Path | None) -> Format:
 
 
 def _write(rows: Rows, form: Format, output: Path | None) -> None:
-    from ..diverge import rows as writers
+    from ..diverge.views import rows as writers
 
     if form == "table":
         _write_table(rows, output)
@@ -119,7 +119,7 @@ def _write(rows: Rows, form: Format, output: Path | None) -> None:
 
 
 def _write_table(rows: Rows, output: Path | None) -> None:
-    from ..diverge.rows import first_rows, is_number, visible
+    from ..diverge.views.rows import first_rows, is_number, visible
 
     cells, more, cut = first_rows(rows, MAX_TABLE_ROWS)
     names = [visible(name) for name in rows.schema.names]

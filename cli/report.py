@@ -39,7 +39,7 @@ def report(
       rip report result -o postmortem.html --title "Replica 7 answers differently since Tuesday"
       rip report result -o postmortem.md
     """
-    from ..diverge.report import write_report
+    from ..diverge.report.write import write_report
     from .console import check_output_file, stderr_console, tell
 
     out = out or _beside(folder)

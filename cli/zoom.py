@@ -141,8 +141,8 @@ def zoom_into(
         BadInput: A side cannot be run again here.
         EngineFailed: A model fails.
     """
-    from ..diverge.zoom import zoom
-    from ..diverge.zoom_recorded import recorded
+    from ..diverge.zoom.find import zoom
+    from ..diverge.zoom.recorded import recorded
     from ..replay.recorded import golden_from_trace
     from ..replay.zoom.again import check_can
     from .console import printable, progress_bar, tell

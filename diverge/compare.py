@@ -17,26 +17,26 @@ from .. import __version__
 from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .agreement import agreement
-from .align import Pair, Run, plan
-from .checksums import check_row_hashes
-from .columns import ListLengths
-from .diagnose import causes, differing, first_logprob, first_row, first_site, first_text, first_token
-from .levels import levels, strongest
-from .load import Trace, open_trace
-from .pairing import Pairing, pair_sequences
-from .pass_order import begin_where_it_ran_first
-from .patterns import SequenceFacts
-from .patterns_causes import causes_by_sequence
-from .reference import judge
-from .reference_tables import reference_rows
-from .site_plan import SitePlan, plan_sites
-from .sites import SiteComparer, SiteRows, nothing
+from .causes.diagnose import causes, differing, first_logprob, first_row, first_site, first_text, first_token
+from .causes.pass_order import begin_where_it_ran_first
+from .comparison.agreement import agreement
+from .comparison.align import Pair, Run, plan
+from .comparison.levels import levels, strongest
+from .comparison.pairing import Pairing, pair_sequences
+from .comparison.site_plan import SitePlan, plan_sites
+from .comparison.sites import SiteComparer, SiteRows, nothing
+from .comparison.tabulate import candidate_rows, change_rows, site_rows, site_totals
+from .comparison.tally import PairState, Tally
+from .comparison.tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
+from .comparison.unseen import not_seen
+from .patterns.causes import causes_by_sequence
+from .patterns.sequences import SequenceFacts
+from .reading.checksums import check_row_hashes
+from .reading.columns import ListLengths
+from .reading.load import Trace, open_trace
+from .reference.judge import judge
+from .reference.tables import reference_rows
 from .tables import ResultWriter
-from .tabulate import candidate_rows, change_rows, site_rows, site_totals
-from .tally import PairState, Tally
-from .tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
-from .unseen import not_seen
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""

@@ -14,18 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..schemas.claim import LEVELS
-from .agreement_words import agreement_rows, text_sides, unique_line
-from .patterns_words import pattern_lines, reference_lines
-from .report_words import (
-    drift,
-    headline,
-    logprob_line,
-    number,
-    plain,
-    plural,
-    second_line,
-)
-from .zoom_words import zoom_lines
+from .comparison.agreement_words import agreement_rows, text_sides, unique_line
+from .patterns.words import pattern_lines, reference_lines
+from .verdict_words import headline, logprob_line, second_line
+from .words import drift, number, plain, plural
+from .zoom.words import zoom_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

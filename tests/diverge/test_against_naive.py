@@ -12,8 +12,9 @@ import pytest
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rip.diverge import site_columns, sites
 from rip.diverge.compare import diverge
+from rip.diverge.comparison import sites
+from rip.diverge.reading import site_columns
 
 SITES = llama_sites(1)
 S = len(SITES)

@@ -12,8 +12,8 @@ from fakes.traces import Sequence, header, result, sequence, write_trace
 from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
-from rip.diverge.agreement import Z_95, wilson
 from rip.diverge.compare import diverge
+from rip.diverge.comparison.agreement import Z_95, wilson
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
 from rip.schemas.verdict import Agreement, Verdict
 
@@ -166,7 +166,7 @@ def test_text_only_samples_agree_by_text(tmp_path: Path) -> None:
 
 def test_the_report_shows_the_shares(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    from rip.diverge.report import write_report
+    from rip.diverge.report.write import write_report
 
     compared(tmp_path, {"r0": "xx", "r1": "xy"}, {"r0": "xx", "r1": "xy"})
     write_report(tmp_path / "out", tmp_path / "r.html")

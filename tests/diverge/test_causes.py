@@ -18,7 +18,7 @@ from fakes.traces import (
     sequence,
     write_trace,
 )
-from rip.diverge.causes import TABLE
+from rip.diverge.causes.table import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import fact

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from rip.diverge.narrow import GOOD, Finding, On, narrow
-from rip.diverge.narrow_ledger import Ledger, configuration_name
-from rip.diverge.narrow_noise import Counts, Rule, told_apart
-from rip.diverge.narrow_words import run_rows, sentence, setting_rows
+from rip.diverge.narrow.ledger import Ledger, configuration_name
+from rip.diverge.narrow.noise import Counts, Rule, told_apart
+from rip.diverge.narrow.search import GOOD, Finding, On, narrow
+from rip.diverge.narrow.words import run_rows, sentence, setting_rows
 from rip.schemas.narrow import Narrow, NarrowObservation, VariedSetting
 
 SIXTEEN = [f"s{index}" for index in range(16)]

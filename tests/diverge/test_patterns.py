@@ -15,15 +15,15 @@ from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites,
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rip.diverge import patterns_causes
-from rip.diverge.agreement import wilson
 from rip.diverge.compare import diverge
-from rip.diverge.load import read_header
-from rip.diverge.patterns_stats import jump_of, survival
-from rip.diverge.query import run
+from rip.diverge.comparison.agreement import wilson
+from rip.diverge.patterns import causes as patterns_causes
+from rip.diverge.patterns.stats import jump_of, survival
+from rip.diverge.reading.load import read_header
 from rip.diverge.summary import print_summary
 from rip.diverge.tables import LATER_TABLES
-from rip.diverge.views import open_views
+from rip.diverge.views.query import run
+from rip.diverge.views.views import open_views
 from rip.schemas.trace import Request
 from rip.schemas.verdict import Verdict
 

@@ -19,8 +19,8 @@ import pytest
 import typer
 from fakes import results
 from rip.cli.query import query
-from rip.diverge.query import run
-from rip.diverge.views import open_views
+from rip.diverge.views.query import run
+from rip.diverge.views.views import open_views
 from rip.schemas import trace
 from rip.schemas.errors import RipError
 from typer.testing import CliRunner
@@ -320,7 +320,7 @@ def test_a_broken_result_folder_is_refused(tmp_path: Path, fault: str) -> None:
 
 TELLING = """
 import sys
-from rip.diverge import query
+from rip.diverge.views import query
 plain = query.interruptible
 def interruptible(connection, work):
     def told():

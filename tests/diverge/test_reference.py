@@ -18,10 +18,10 @@ import torch
 from fakes.command_line import Rip
 from fakes.models import VOCAB, save_tiny_model
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
-from rip.diverge import reference_stats as stats
 from rip.diverge.compare import diverge
-from rip.diverge.query import run
-from rip.diverge.views import open_views
+from rip.diverge.reference import stats
+from rip.diverge.views.query import run
+from rip.diverge.views.views import open_views
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf import HfEngine
 from rip.replay.golden import Golden

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from fakes import results
 from rip.diverge import tables
-from rip.diverge.report import write_report
-from rip.diverge.report_heat import NOT_COMPUTED
+from rip.diverge.report.heat import NOT_COMPUTED
+from rip.diverge.report.write import write_report
 from rip.schemas.errors import RipError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x00"

@@ -10,9 +10,10 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.diverge import report_html
-from rip.diverge.report_heat import Columns, Scale, draw
-from rip.diverge.report_words import close_call, headline, pieces, second_line
+from rip.diverge.report import html as report_html
+from rip.diverge.report.heat import Columns, Scale, draw
+from rip.diverge.verdict_words import close_call, headline, second_line
+from rip.diverge.words import pieces
 
 
 def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from fakes import results
 from fakes.traces import header, llama_sites, result, sequence, write_trace
 from rip.diverge import tables
 from rip.diverge.compare import diverge
-from rip.diverge.report import write_report
-from rip.diverge.report_proofs import proofs
-from rip.diverge.report_rules import group_by_rule
+from rip.diverge.report.proofs import proofs
+from rip.diverge.report.rules import group_by_rule
+from rip.diverge.report.write import write_report
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import fact
 from rip.schemas.trace import EngineAbilities

@@ -12,11 +12,11 @@ from fakes.command_line import Rip
 from fakes.replaying import planned
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from fakes.zooming import PROMPT, Zooming, no_fault
-from rip.diverge.zoom import first_difference, transplanted
-from rip.diverge.zoom_align import align
-from rip.diverge.zoom_recorded import Recorded
-from rip.diverge.zoom_tensors import compare
-from rip.diverge.zoom_words import zoom_lines
+from rip.diverge.zoom.align import align
+from rip.diverge.zoom.find import first_difference, transplanted
+from rip.diverge.zoom.recorded import Recorded
+from rip.diverge.zoom.tensors import compare
+from rip.diverge.zoom.words import zoom_lines
 from rip.replay.plan import Batch
 from rip.schemas.envelope import Envelope
 from rip.schemas.rerun import Ask, Op, OpTensor, OpTrace

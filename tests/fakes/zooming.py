@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from fakes.replaying import planned, run_one
-from rip.diverge.zoom import zoom
+from rip.diverge.zoom.find import zoom
 from rip.replay.engines.hf import HfEngine
 from rip.replay.plan import Batch
 from rip.replay.zoom.run import run_side

@@ -1,0 +1,77 @@
+"""Where a difference began within one forward pass, for the two that pass from later to earlier positions.
+
+A causal mask does not hold back a NaN (zero times NaN is NaN), and experts compute the tokens of a pass
+together, so that the routing of one token moves the rounding of others. In causal order the rows of earlier
+positions come first; where it began is the module that ran first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+
+from ..comparison.align import IndexedSequence, row_of
+from ..comparison.site_rows import SiteRowReader
+from ..comparison.tally import LOGITS, PairState, Tally
+from ..reading.columns import RowReader
+from ..reading.load import Trace
+from .around import is_choice
+
+_LONGEST_PASS = 4096
+"""Positions behind the first difference that are looked at."""
+_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
+
+
+def begin_where_it_ran_first(state: PairState | None, tally: Tally, a: Trace, b: Trace) -> None:
+    """Move a pair's first difference to the earliest differing module of its forward pass.
+
+    Args:
+        state: The pair that the verdict speaks of; only changed where its first differing row is not finite,
+            or is of experts whose router chose otherwise at a later position.
+        tally: What was compared.
+        a: The trace A.
+        b: The trace B.
+    """
+    if state is None or state.first_position is None or state.first_site == LOGITS:
+        return
+    infinite = not all(math.isfinite(norm) for norm in state.first_norms or ())
+    if not infinite and not _EXPERTS.search(tally.plan.sites[state.first_site].name):
+        return
+    at, pair = state.first_position, state.pair
+    stop = min(pair.comparable, at + _LONGEST_PASS)
+    in_pass = _in_pass(a, pair.a, at, stop) & _in_pass(b, pair.b, at, stop)
+    readers = SiteRowReader(a, tally.plan.of_a), SiteRowReader(b, tally.plan.of_b)
+    try:
+        (left, there_a), (right, there_b) = (
+            reader.hashes(sequence, at, stop)
+            for reader, sequence in zip(readers, (pair.a, pair.b), strict=True)
+        )
+        unlike = (left != right).any(axis=2) & there_a & there_b & ~tally.plan.by_sketch
+        unlike &= in_pass[:, None]
+        site = int(unlike.any(axis=0).argmax())
+        if site >= state.first_site:
+            return
+        position = at + int(unlike[:, site].argmax())
+        rows = [
+            reader.sketch(sequence, position, site)
+            for reader, sequence in zip(readers, (pair.a, pair.b), strict=True)
+        ]
+    finally:
+        for reader in readers:
+            reader.close()
+    norms = rows[0][1], rows[1][1]
+    finite = all(math.isfinite(norm) for norm in norms)
+    if finite if infinite else not is_choice(tally.plan.sites[site]):
+        return
+    state.first_position, state.first_site, state.first_norms = position, site, norms
+    gap = float(np.linalg.norm(rows[0][0] - rows[1][0])) / max(norms) if finite and max(norms) else math.nan
+    state.first_drift = gap if tally.plan.sketches else None
+
+
+def _in_pass(trace: Trace, sequence: IndexedSequence, start: int, stop: int) -> np.ndarray:
+    """bool[stop − start]: which positions ran in the same forward pass as the first of them."""
+    wanted = [(row_of(trace, sequence, position), 1) for position in range(start, stop)]
+    cached = RowReader(trace, ["cached_tokens"]).read(wanted).column(0).to_pylist()
+    return np.array([value == cached[0] for value in cached])

@@ -1,0 +1,85 @@
+"""Causes that the sampling contract, the weights and the chosen tokens show."""
+
+from __future__ import annotations
+
+from .around import is_choice
+from .evidence import Evidence
+from .finding import Confidence, Finding
+from .look import beyond_rounding
+
+_OF_DRAWS = ("top_p", "top_k", "min_p", "seed", "seed_scope")
+"""Sampling fields that change nothing where the likeliest token is always taken."""
+_TENSORS = 6
+"""Changed tensors that a sentence names."""
+
+
+def nonfinite(e: Evidence) -> Finding | None:
+    if not e.nonfinite:
+        return None
+    return Finding(e.nonfinite, "high", confirm=e.query_norms(), direct=True)
+
+
+def sampling(e: Evidence) -> Finding | None:
+    in_answer = e.first_token.step is not None if e.first_token else e.first_text is not None
+    differences = e.sampling_differences
+    if e.greedy:
+        differences = [line for line in differences if line.partition(":")[0] not in _OF_DRAWS]
+    if not differences or not in_answer:
+        return None
+    if e.logits_equal:
+        return Finding([*differences, "the deciding logits are equal"], "high", [], e.replay(), direct=True)
+    missing = [] if e.logits_equal is not None else ["no logits hash of the deciding row in both traces"]
+    return Finding(differences, "medium", missing, e.replay())
+
+
+def no_seed(e: Evidence) -> Finding | None:
+    """The answers differ, and an engine was not told with which draws to choose them."""
+    in_answer = e.first_token.step is not None if e.first_token else e.first_text is not None
+    if not e.without_seed or not in_answer:
+        return None
+    evidence = [f"{side}, takes no seed: its draws cannot be repeated" for side in e.without_seed]
+    if e.greedy:
+        evidence.append(
+            "the requests were decoded greedily, so draws matter only if the provider ignores that"
+        )
+    return Finding(evidence, "low" if e.greedy else "high", confirm=e.replay(repeat=8), direct=not e.greedy)
+
+
+def near_tie(e: Evidence) -> Finding | None:
+    token = e.first_token
+    if token is None or token.step is None or e.ended or e.logits_equal:
+        return None
+    margins = [margin for margin in (token.margin_a, token.margin_b) if margin is not None]
+    drift, kind = token.max_abs_logit_diff, "logits"
+    if drift is None:
+        drift, kind = token.max_abs_logprob_diff, "logprobs"
+    if len(margins) < 2 or not drift or min(margins) > drift:
+        return None
+    evidence = [
+        f"margins {token.margin_a:.4g} in A and {token.margin_b:.4g} in B, drift of the {kind} at that step "
+        f"{drift:.4g}: the drift alone is enough for the flip"
+    ]
+    if not e.greedy:
+        evidence.append("the tokens were sampled, so the draw decides together with the margin")
+    confidence: Confidence = "high" if e.greedy and max(margins) <= drift else "medium"
+    seen = e.seen.pattern
+    if beyond_rounding(seen) or (seen is not None and is_choice(seen.site)):
+        evidence.append("the drift is no rounding, so this is no tie that either side may break as it likes")
+        confidence = "low"
+    return Finding(evidence, confidence, confirm=e.replay("golden-decode"), of_choice=True)
+
+
+def weights(e: Evidence) -> Finding | None:
+    changed = e.changed_fields("model", ("sha256", "weights", "tensors"))
+    if not changed or not e.differs:
+        return None
+    evidence = [f"changed in the fingerprint: {name}" for name in changed]
+    tensors = e.changed_tensors
+    if tensors:
+        more = f" and {len(tensors) - _TENSORS} more" if len(tensors) > _TENSORS else ""
+        evidence.append(f"tensors that changed: {', '.join(tensors[:_TENSORS])}{more}")
+    site = e.first_site
+    own = [] if site is None else [name for name in tensors if f".{site.site}." in f".{name}"]
+    if own:
+        evidence.append(f"{own[0]} belongs to the module where the difference begins: {e.first_place}")
+    return Finding(evidence, "high", confirm=e.drift(), direct=True)

@@ -1,0 +1,193 @@
+"""How often outputs agree where requests ran several times: unique outputs, TARr@N, pairs, Wilson intervals.
+
+Shares and intervals only: no hypothesis is tested, so nothing is claimed about whether two traces differ more
+than each does within itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...schemas.trace import Setting, TraceHeader
+from ...schemas.verdict import Agreement, Proportion, RequestAgreement, TraceAgreement
+from ..reading.columns import RowReader
+from ..words import plural
+from .align import SequenceKey, row_of
+from .pairing import Outputs, Pairing
+
+Z_95 = 1.959963984540054
+"""The 97.5th percentile of the standard normal distribution: 95 % lie between −Z and Z."""
+
+Group = tuple[str, str]
+"""request_id, cell."""
+
+
+def wilson(count: int, of: int) -> Proportion:
+    """A share with its Wilson score interval at 95 %.
+
+    Args:
+        count: Successes.
+        of: Trials, at least one.
+    """
+    share, shrink = count / of, 1 + Z_95**2 / of
+    middle = (share + Z_95**2 / (2 * of)) / shrink
+    half = Z_95 / shrink * math.sqrt(share * (1 - share) / of + Z_95**2 / (4 * of**2))
+    # Rounding may leave the ends a little outside of what they are by definition.
+    low = 0.0 if count == 0 else max(0.0, middle - half)
+    high = 1.0 if count == of else min(1.0, middle + half)
+    return Proportion(count=count, of=of, share=share, low=low, high=high)
+
+
+def unseeded(header: TraceHeader) -> bool:
+    """Whether the engine takes no seed, so that no run of it can be asked to come again."""
+    return header.abilities is not None and not header.abilities.seed
+
+
+@dataclass
+class _Samples:
+    """What one trace generated for one request, by sample."""
+
+    tokens: dict[int, bytes] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+
+    def own(self) -> Sequence[bytes | str]:
+        """The outputs to compare among themselves: token ids where there are any, else texts."""
+        return list(self.tokens.values()) or list(self.texts.values())
+
+    @property
+    def has_texts_only(self) -> bool:
+        return not self.tokens
+
+
+def agreement(pairing: Pairing) -> Agreement | None:
+    """How the outputs of two traces agree, each among themselves and with one another.
+
+    Returns:
+        None where every request ran once on engines that take a seed, or its samples were drawn from seeds of
+        their own: the other levels say all then.
+    """
+    traces = (pairing.a, pairing.b)
+    several = any(_has_several(outputs) for outputs in traces)
+    if not several and not any(unseeded(outputs.trace.header) for outputs in traces):
+        return None
+    sides = [_samples(outputs) for outputs in traces]
+    shared = [group for group in sides[0] if group in sides[1]]
+    requests = [_request(group, sides[0][group], sides[1][group]) for group in shared]
+    counted = [found for found in requests if found is not None]
+    pairs, equal = sum(found.pairs for found in counted), sum(found.pairs_equal for found in counted)
+    return Agreement(
+        a=_within([(len(found.own()), len(set(found.own()))) for found in sides[0].values()]),
+        b=_within([(len(found.own()), len(set(found.own()))) for found in sides[1].values()]),
+        both=_within([(found.samples_a + found.samples_b, found.unique_both) for found in counted]),
+        pairs=wilson(equal, pairs) if pairs else None,
+        requests=counted,
+        notes=_notes(pairing, several),
+    )
+
+
+def _within(requests: list[tuple[int, int]]) -> TraceAgreement | None:
+    """From (samples, different outputs) of each request."""
+    counts = [(samples, unique) for samples, unique in requests if samples > 1]
+    if not counts:
+        return None
+    sizes = [samples for samples, _ in counts]
+    return TraceAgreement(
+        samples=min(sizes),
+        most_samples=max(sizes),
+        all_agree=wilson(sum(unique == 1 for _, unique in counts), len(counts)),
+    )
+
+
+def _request(group: Group, a: _Samples, b: _Samples) -> RequestAgreement | None:
+    """One request in both traces; None where they have nothing of one kind."""
+    by_text = a.has_texts_only or b.has_texts_only
+    one: dict[int, bytes] | dict[int, str] = a.texts if by_text else a.tokens
+    other: dict[int, bytes] | dict[int, str] = b.texts if by_text else b.tokens
+    if not one or not other:
+        return None
+    both = sorted(set(one) & set(other))
+    return RequestAgreement(
+        request_id=group[0],
+        by="text" if by_text else "token ids",
+        samples_a=len(one),
+        unique_a=len(set(a.own())),
+        samples_b=len(other),
+        unique_b=len(set(b.own())),
+        unique_both=len({*one.values(), *other.values()}),
+        pairs=len(both),
+        pairs_equal=sum(one[sample] == other[sample] for sample in both),
+    )
+
+
+def _counts(outputs: Outputs) -> bool:
+    """False for a run that forced its tokens, or was not finished: its outputs say nothing here."""
+    return outputs.trace.header.mode == "free" and not outputs.trace.unfinished
+
+
+def _has_several(outputs: Outputs) -> bool:
+    """Whether some request ran more than once on what should have come again."""
+    drawn = _own_seeds(outputs.trace.header)
+    groups = [(request_id, cell) for request_id, _, cell in outputs.all_keys() if request_id not in drawn]
+    return _counts(outputs) and len(set(groups)) < len(groups)
+
+
+def _samples(outputs: Outputs) -> dict[Group, _Samples]:
+    """What a trace generated, by request; without samples that were drawn from seeds of their own."""
+    found: dict[Group, _Samples] = {}
+    if not _counts(outputs):
+        return found
+    drawn = _own_seeds(outputs.trace.header)
+    for (request_id, sample, cell), tokens in _generated(outputs).items():
+        if request_id not in drawn:
+            found.setdefault((request_id, cell), _Samples()).tokens[sample] = tokens
+    for (request_id, sample, cell), text in outputs.texts.items():
+        if request_id not in drawn:
+            found.setdefault((request_id, cell), _Samples()).texts[sample] = text
+    return found
+
+
+def _generated(outputs: Outputs) -> dict[SequenceKey, bytes]:
+    """The generated token ids of every sequence with rows, as bytes."""
+    known = [(key, sequence) for key, sequence in outputs.sequences.items() if sequence.length]
+    last = [(row_of(outputs.trace, sequence, sequence.length - 1), 1) for _, sequence in known]
+    steps = RowReader(outputs.trace, ["step"]).read(last).column("step").to_pylist()
+    found: dict[SequenceKey, bytes] = {}
+    for (key, sequence), step in zip(known, steps, strict=True):
+        count = 0 if step is None else step + 1  # the last token's step tells where the prompt ends
+        found[key] = np.ascontiguousarray(sequence.tokens[sequence.length - count :]).tobytes()
+    return found
+
+
+def _notes(pairing: Pairing, several: bool) -> list[str]:
+    notes: list[str] = []
+    for outputs in (pairing.a, pairing.b):
+        header, name = outputs.trace.header, outputs.trace.path.name
+        if header.mode != "free":
+            notes.append(f"{name} was forced, so its outputs are not counted")
+        elif outputs.trace.unfinished:
+            notes.append(f"{name} is of an unfinished run, so its outputs are not counted")
+        elif seeds := _own_seeds(header):
+            notes.append(
+                f"{name}: the n samples of {plural(len(seeds), 'request')} run on seeds of their own, so "
+                "they differ by design and are not counted"
+            )
+    if not several:
+        notes.append("every request ran once, which says little: several samples of each do (--repeat 8)")
+    return notes
+
+
+def _own_seeds(header: TraceHeader) -> set[str]:
+    """Requests whose samples are drawn, each from a seed of its own: they differ by design."""
+    if unseeded(header):
+        return set()
+    return {request.request_id for request in header.requests if _has_drawn_samples(request.sampling)}
+
+
+def _has_drawn_samples(sampling: Mapping[str, Setting]) -> bool:
+    n = sampling["n"].resolved if "n" in sampling else 1
+    temperature = sampling["temperature"].resolved if "temperature" in sampling else None
+    return isinstance(n, int) and n > 1 and temperature != 0

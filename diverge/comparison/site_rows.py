@@ -1,0 +1,58 @@
+"""Reading site rows of one trace by sequence and position, for the few that a diagnosis looks at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..reading.load import Trace
+from ..reading.site_columns import SiteReader
+from .align import IndexedSequence, row_of
+
+
+class SiteRowReader:
+    """Site columns of one trace by sequence and position, in the order of the plan."""
+
+    def __init__(self, trace: Trace, columns: np.ndarray) -> None:
+        self._trace, self._columns = trace, columns
+        self._reader = SiteReader(trace)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def hashes(self, sequence: IndexedSequence, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """uint64[P, S, 2] and bool[P, S]: which are there."""
+        size = len(self._columns)
+        found = np.zeros((stop - start, size, 2), np.uint64)
+        there = np.zeros((stop - start, size), np.bool_)
+        rows = [row_of(self._trace, sequence, position) for position in range(start, stop)]
+        at = 0
+        while at < len(rows):
+            if rows[at] < 0:
+                at += 1
+                continue
+            number = self._trace.group_of(rows[at])
+            group = self._trace.groups[number]
+            count = 1
+            while (
+                at + count < len(rows) and rows[at + count] == rows[at] + count < group.first_row + group.rows
+            ):
+                count += 1
+            columns = group.part.columns_of[self._columns]
+            whole = np.zeros((count, group.part.width, 2), np.uint64)
+            present = self._reader.group(number).hashes(rows[at] - group.first_row, whole)
+            here = slice(at, at + count)
+            found[here] = whole[:, columns]
+            there[here] = (columns >= 0) & (True if present is None else present[:, columns])
+            at += count
+        return found, there
+
+    def sketch(self, sequence: IndexedSequence, position: int, site: int) -> tuple[np.ndarray, float]:
+        """float32[16] and the norm of one row."""
+        row = row_of(self._trace, sequence, position)
+        number = self._trace.group_of(row)
+        group = self._trace.groups[number]
+        column = np.array([group.part.columns_of[self._columns[site]]])
+        place = np.array([row - group.first_row])
+        reader = self._reader.group(number)
+        norm = float(reader.take("site_l2", place, column)[0])
+        return reader.take("site_sketch", place, column)[0].copy(), norm

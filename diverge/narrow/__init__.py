@@ -1,0 +1,1 @@
+"""The search of `rip narrow`: which settings turn a divergence on, found by experiment."""

@@ -1,0 +1,1 @@
+"""What many sequences show together: rates, survival of agreement, growth of drift, causes of each."""

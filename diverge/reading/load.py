@@ -1,0 +1,261 @@
+"""Opening a trace: one Parquet file, or the parts that a run which died has flushed.
+
+It checks that the input is a trace this version can read and numbers its rows; it decodes no values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.errors import BadInput
+from ...schemas.jsontext import parse_json_object
+from ...schemas.trace import (
+    COLUMNS,
+    HEADER_KEY,
+    LATER_COLUMNS,
+    PARTS_SUFFIX,
+    SITE_COLUMNS,
+    Site,
+    TraceHeader,
+    arrow_schema,
+)
+
+HEADER_FILE = "header.json"
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError)
+"""What pyarrow raises where a file is not what was written."""
+
+SiteKey = tuple[str, int, str]
+
+
+def site_key(site: Site) -> SiteKey:
+    """What identifies a site across traces."""
+    return site.name, site.occurrence, site.part
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file of a trace."""
+
+    path: Path
+    file: pq.ParquetFile
+    columns_of: np.ndarray
+    """int64[sites of the trace]: the site's index in this file's site columns, −1 where it has none."""
+    width: int
+    """Sites in this file's site columns; 0 where it has none."""
+    leaves: dict[str, tuple[int, tuple[int, int]]]
+    """Column → index of its (last) leaf, and that leaf's largest definition and repetition level."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One row group, with the number that its first row has in the whole trace."""
+
+    part: Part
+    index: int
+    first_row: int
+    rows: int
+
+
+@dataclass
+class Trace:
+    """An opened trace. Rows are numbered through all parts and row groups, in file order."""
+
+    path: Path
+    header: TraceHeader
+    files: list[Part]
+    groups: list[Group]
+    """Empty where the engine told text only: then the header's results are all there is."""
+    header_sha256: str = ""
+    """Over the header's JSON as it is stored."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, in sentences."""
+    unfinished: bool = False
+    """It holds what an interrupted run had flushed, so its sequences may end before their time."""
+    kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+    """Decoded row groups by their columns: what readers of the same columns share."""
+
+    def __post_init__(self) -> None:
+        self._starts = [group.first_row for group in self.groups]
+
+    @property
+    def rows(self) -> int:
+        """All rows of the trace."""
+        return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
+
+    def group_of(self, row: int) -> int:
+        """Index of the row group that holds a row."""
+        return bisect_right(self._starts, row) - 1
+
+
+def read_header(path: Path) -> TraceHeader:
+    """The header of a trace. Raises as `open_trace`."""
+    return open_trace(path).header
+
+
+def open_trace(path: Path) -> Trace:
+    """Open `T.parquet`, or a folder `T.parquet.parts` left by a run that died.
+
+    Raises:
+        BadInput: Missing, unreadable, truncated or foreign, written by a newer rip, or with neither rows nor
+            results.
+    """
+    if path.is_dir():
+        return _open_parts(path)
+    if not path.exists():
+        left = path.with_name(path.name + PARTS_SUFFIX)
+        if left.is_dir():
+            raise BadInput(
+                f"{path} was never finished: the run that wrote it died or still runs",
+                f"read what it flushed: give {left} in its place",
+            )
+        raise BadInput(
+            f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet"
+        )
+    file = open_parquet(path)
+    text = _header_text(file, path)
+    header = _header(text, path)
+    return _assemble(path, text, header, [_part(path, file, header, header)], [])
+
+
+def _open_parts(folder: Path) -> Trace:
+    about = folder / HEADER_FILE
+    if not about.is_file():
+        raise BadInput(
+            f"{folder} is a folder without {HEADER_FILE}, so not the parts of a trace",
+            "give a trace file, or the folder T.parquet.parts that an interrupted rip replay left",
+        )
+    try:
+        text = about.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{about}: cannot be read: {error.strerror}", "check its permissions") from None
+    header = _header(text, about)
+    parts: list[Part] = []
+    notes = [f"{folder} holds what an unfinished run had flushed, so sequences may end early"]
+    for path in sorted(folder.glob("part-*.parquet")):
+        try:
+            file = open_parquet(path)
+        except BadInput as error:
+            notes.append(f"{error.message}; it was left out")
+            continue
+        own = _header(_header_text(file, path), path)
+        parts.append(_part(path, file, header, own))
+    trace = _assemble(folder, text, header, parts, notes)
+    trace.unfinished = True
+    return trace
+
+
+def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], notes: list[str]) -> Trace:
+    groups: list[Group] = []
+    first_row = 0
+    for part in parts:
+        for index in range(part.file.metadata.num_row_groups):
+            rows = part.file.metadata.row_group(index).num_rows
+            if rows:
+                groups.append(Group(part, index, first_row, rows))
+                first_row += rows
+    if not groups and not (parts and header.results):
+        raise BadInput(f"{path} holds no rows", "replay again: nothing was recorded")
+    return Trace(path, header, parts, groups, hashlib.sha256(text).hexdigest(), notes)
+
+
+def open_parquet(path: Path, **how: object) -> pq.ParquetFile:
+    """Open a file of a trace: pages are checked, memory stays bounded. Raises as `open_trace`."""
+    try:
+        # No pre-buffering and no whole-file map: rows are read in pieces.
+        return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True, **how)
+    except DAMAGE as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as denied:
+        return BadInput(f"{path}: cannot be read: {denied.strerror}", "check its permissions")
+    if magic == b"PAR1":
+        left = path.with_name(path.name + PARTS_SUFFIX)
+        instead = f"give {left} in its place" if left.is_dir() else "copy it again, or replay again"
+        return BadInput(f"{path} is truncated or damaged: its Parquet footer cannot be read", instead)
+    if not magic:
+        return BadInput(f"{path} is empty", "replay again, or copy the file again")
+    return BadInput(f"{path} is not a Parquet file", "give a trace that rip replay wrote")
+
+
+def _header_text(file: pq.ParquetFile, path: Path) -> bytes:
+    text: bytes | None = (file.metadata.metadata or {}).get(HEADER_KEY)
+    if text is None:
+        raise BadInput(
+            f"{path} is a Parquet file, but not a trace: it has no {HEADER_KEY.decode()} metadata",
+            "give a trace that rip replay wrote (tools that rewrite one must keep its key-value metadata)",
+        )
+    return text
+
+
+def _header(text: bytes, path: Path) -> TraceHeader:
+    try:
+        raw = parse_json_object(text, str(path))
+    except BadInput as error:
+        raise BadInput(f"{error.message}: its header is damaged", "copy it again, or replay again") from None
+    return TraceHeader.from_object(raw, str(path))
+
+
+def _kind(kind: pa.DataType) -> str:
+    """What a column holds, in words that are the same for all widths and encodings of it."""
+    if pa.types.is_dictionary(kind):
+        return _kind(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"lists of {_kind(kind.value_type)}"
+    if pa.types.is_integer(kind):
+        return "integers"
+    if pa.types.is_floating(kind):
+        return "floats"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    return "records" if pa.types.is_struct(kind) else str(kind)
+
+
+def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
+    names = set(file.schema_arrow.names)
+    optional = {"tensors"} if names & SITE_COLUMNS else {"tensors", *SITE_COLUMNS}
+    missing = [column.name for column in COLUMNS if column.name not in names | optional | LATER_COLUMNS]
+    if missing:
+        raise BadInput(
+            f"{path} is not a whole trace: the column {missing[0]!r} is missing",
+            "give a trace that rip replay wrote",
+        )
+    for field_ in arrow_schema(len(own.sites), keeps_tensors=True):
+        found = _kind(file.schema_arrow.field(field_.name).type) if field_.name in names else None
+        if found not in (None, _kind(field_.type)):
+            raise BadInput(
+                f"{path} is not a trace: its column {field_.name!r} holds {found}, not {_kind(field_.type)}",
+                "give a trace that rip replay wrote",
+            )
+    columns = [file.schema.column(index) for index in range(len(file.schema))]
+    leaves = {
+        column.path.partition(".")[0]: (index, (column.max_definition_level, column.max_repetition_level))
+        for index, column in enumerate(columns)
+    }
+    if not names & SITE_COLUMNS:
+        return Part(path, file, np.full(len(header.sites), -1), 0, leaves)
+    stored = file.schema_arrow.field("site_hash").type
+    if pa.types.is_fixed_size_list(stored) and stored.list_size != len(own.sites):
+        raise BadInput(
+            f"{path} is not a whole trace: its header names {len(own.sites)} sites, its columns hold "
+            f"{stored.list_size}",
+            "give a trace that rip replay wrote",
+        )
+    place = {site_key(site): index for index, site in enumerate(own.sites)}
+    columns_of = np.array([place.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
+    return Part(path, file, columns_of, len(own.sites), leaves)

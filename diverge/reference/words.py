@@ -1,0 +1,65 @@
+"""The sentence that tells how two sides lie to a reference."""
+
+from __future__ import annotations
+
+import math
+
+from ...schemas.verdict import ReferenceSite
+
+
+def sentence(
+    verdict: str,
+    first: ReferenceSite | None,
+    output: ReferenceSite | None,
+    count: int,
+    sites: int,
+    dtypes: tuple[str, str, str],
+    expected: float,
+    single: bool,
+) -> str:
+    """The verdict with its numbers.
+
+    Args:
+        verdict: As `Reference.verdict`.
+        first: The first site at which a side is farther.
+        output: The last site.
+        count: Sites at which that side is farther.
+        sites: All of them.
+        dtypes: Of A, B and the reference.
+        expected: Ratio of the distances that the dtypes let expect.
+        single: Only single rows are farther.
+    """
+    beside = ""
+    if expected != 1:
+        beside = f"; {dtypes[0]} against {dtypes[1]} lets expect {_times(expected)}"
+    if first is None:
+        measured = "" if output is None else f", {_measured(output)} at {output.site}"
+        return f"Both sides are as far from the reference as the dtype explains{measured}{beside}."
+    far, near = ("B", "A") if verdict == "B is farther" else ("A", "B")
+    one = first if far == "B" else _inverse(first)
+    if single:
+        return (
+            f"{far} is farther from the reference than {near} at single rows: {_times(one.ratio)} {near}'s "
+            f"largest distance at `{one.site}` (request {one.request_id!r} sample {one.sample} position "
+            f"{one.position}){beside}."
+        )
+    more = "" if count == 1 else f", and at {count} of {sites} sites"
+    return (
+        f"{far} is farther from the reference than {near} by {_measured(one)} from `{one.site}` on "
+        f"(request {one.request_id!r} sample {one.sample} position {one.position}){more}{beside}."
+    )
+
+
+def _measured(site: ReferenceSite) -> str:
+    return f"{_times(site.ratio)} ({site.low:.3g} to {site.high:.3g})"
+
+
+def _inverse(site: ReferenceSite) -> ReferenceSite:
+    """The same ratio the other way round."""
+    low, high = (math.inf if value == 0 else 1 / value for value in (site.high, site.low))
+    ratio = math.inf if site.ratio == 0 else 1 / site.ratio
+    return site.model_copy(update={"ratio": ratio, "low": low, "high": high})
+
+
+def _times(ratio: float) -> str:
+    return f"×{ratio:,.0f}" if ratio >= 1000 else f"×{ratio:.3g}"

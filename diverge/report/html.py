@@ -1,0 +1,81 @@
+"""Renders a postmortem as one self-contained HTML page.
+
+The page loads nothing, runs no script but its own (a Content-Security-Policy names that script's hash), and
+is escaped throughout: request ids, token text and settings are data from strangers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...schemas.errors import MissingPackage
+from .. import verdict_words, words
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from .model import Postmortem
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+MAX_REQUESTS = 400
+"""Requests listed under Agreement."""
+
+
+def to_html(document: Postmortem) -> str:
+    """The page as text. It needs jinja2: see `check_packages`."""
+    environment = _environment()
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    return environment.get_template("report.html").render(
+        document=document,
+        verdict=document.verdict,
+        kind=document.kind,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        expected_to_differ=verdict_words.EXPECTED_TO_DIFFER,
+        max_requests=MAX_REQUESTS,
+    )
+
+
+def check_packages() -> None:
+    """Check, before the work, that the page can be rendered.
+
+    Raises:
+        MissingPackage: jinja2 is not installed.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage(
+            "the HTML report needs jinja2",
+            "pip install 'rip-forensics[report]', or write Markdown: rip report DIR -o FILE.md",
+        ) from None
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "drift": words.drift,
+        "number": words.number,
+        "logit": words.logit,
+        "count": words.count,
+        "percent": words.percent,
+        "plain": words.plain,
+        "shell": words.shell,
+        "plural": words.plural,
+        "pieces": words.pieces,
+    }
+    environment.globals["site_label"] = words.site_label
+    environment.globals["request_name"] = words.request_name
+    return environment

@@ -1,0 +1,126 @@
+"""One pair of a postmortem: the stretches of text that are shown, candidates, pictures and their data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import verdict_words, words
+from .drift import draw_drift
+from .model import PairView, SideText, Token
+from .plot import draw_margins
+
+if TYPE_CHECKING:
+    from .data import ResultData
+    from .rows import Pair, TokenRow
+
+PROMPT_TOKENS = 400
+TOKENS_BEFORE = 160
+"""Generated tokens shown before the divergence; earlier ones are folded."""
+TOKENS_AFTER = 200
+TOKENS_EQUAL = 600
+"""Generated tokens shown where all are equal."""
+FOLDED_TOKENS = 800
+MARGIN_BINS = 400
+CANDIDATES = 8
+"""Candidates shown at the divergence; less likely ones are folded."""
+CLOSE_STEPS = 8
+
+Texts = tuple[dict[str, str], dict[str, str]]
+"""Token id (as a string) → text, of A and B."""
+
+
+def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> PairView:
+    """Read and lay out one pair.
+
+    Args:
+        data: The opened result folder.
+        pair: Which pair.
+        texts: Token texts of both sides.
+        with_sites: Also draw the map of every site.
+    """
+    parts_at = pair.first_position
+    start = pair.prompt if parts_at is None or parts_at >= pair.prompt else 0
+    middle, stop = start, start + TOKENS_EQUAL
+    if parts_at is not None:
+        middle, stop = max(start, parts_at - TOKENS_BEFORE), parts_at + TOKENS_AFTER
+    stop = min(pair.positions, stop)
+    folded_from = max(start, middle - FOLDED_TOKENS)
+    prompt_from = max(0, start - PROMPT_TOKENS)
+    rows = data.tokens(pair.pair, min(prompt_from, folded_from), stop)
+    prompt = [row for row in rows if prompt_from <= row.position < start]
+    folded = [row for row in rows if folded_from <= row.position < middle]
+    shown = [row for row in rows if middle <= row.position]
+    candidates = data.candidates(pair)
+    described = [(item, _pieces(item.token_id, {**texts[1], **texts[0]})) for item in candidates]
+    logprobs = [value for item in candidates for value in (item.logprob_a, item.logprob_b)]
+    plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
+    drift = draw_drift(data, pair, with_sites)
+    maps = [] if drift is None else [drift.layers, drift.sites, drift.depth]
+    at = next((row for row in rows if row.position == parts_at and row.step is not None), None)
+    by_logprob = data.verdict.max_abs_logit_diff is None
+    return PairView(
+        pair=pair,
+        name=words.request_name(pair.request_id, pair.sample),
+        prompt=[token for row in prompt if (token := _token(row, row.token_a, texts[0], parts_at))],
+        prompt_left_out=prompt_from,
+        a=_side(folded, shown, "a", texts[0], parts_at),
+        b=_side(folded, shown, "b", texts[1], parts_at),
+        before_left_out=folded_from - start,
+        after_left_out=pair.positions - stop,
+        candidates=described[:CANDIDATES],
+        more_candidates=described[CANDIDATES:],
+        largest_logprob=max((value for value in logprobs if value is not None), default=0.0),
+        close_call=None if at is None else verdict_words.close_call(at.margin_a, at.drift, by_logprob),
+        close_steps=data.close_steps(pair.pair, CLOSE_STEPS),
+        layers=data.layer_totals(pair.pair),
+        plot=plot,
+        drift=drift,
+        data={
+            "tokens": _token_data(rows),
+            "plot": None if plot is None else {"id": plot.id, **plot.data},
+            "maps": [{"id": item.id, **item.data} for item in maps if item is not None],
+            "sites": [site.label for site in data.sites] if drift is not None else [],
+        },
+    )
+
+
+def _side(
+    folded: list[TokenRow], shown: list[TokenRow], side: str, texts: dict[str, str], parts_at: int | None
+) -> SideText:
+    def tokens(rows: list[TokenRow]) -> list[Token]:
+        ids = ((row, row.token_a if side == "a" else row.token_b) for row in rows)
+        return [token for row, token_id in ids if (token := _token(row, token_id, texts, parts_at))]
+
+    at = next((row for row in shown if row.position == parts_at), None)
+    missing = at is not None and (at.token_a if side == "a" else at.token_b) is None
+    return SideText(tokens(folded), tokens(shown), missing)
+
+
+def _token(row: TokenRow, token_id: int | None, texts: dict[str, str], parts_at: int | None) -> Token | None:
+    if token_id is None:
+        return None
+    first = row.position == parts_at
+    kind = "first" if first else "" if row.equal else "other"
+    return Token(row.position, _pieces(token_id, texts, spaces=first), kind)
+
+
+def _pieces(token_id: int, texts: dict[str, str], spaces: bool = True) -> list[tuple[bool, str]]:
+    text = texts.get(str(token_id))
+    if text is None:
+        return [(True, f"⟨{token_id}⟩")]
+    return words.pieces(text, spaces) or [(True, "∅")]
+
+
+def _token_data(rows: list[TokenRow]) -> dict[str, Any]:
+    """For hovering: a list per field, a place per position from `first` on, texts as they are shown."""
+    return {
+        "first": rows[0].position if rows else 0,
+        "step": [row.step for row in rows],
+        "ida": [row.token_a for row in rows],
+        "idb": [row.token_b for row in rows],
+        "pa": [None if row.logprob_a is None else words.percent(row.logprob_a) for row in rows],
+        "pb": [None if row.logprob_b is None else words.percent(row.logprob_b) for row in rows],
+        "ma": [None if row.margin_a is None else words.number(row.margin_a) for row in rows],
+        "mb": [None if row.margin_b is None else words.number(row.margin_b) for row in rows],
+        "d": [None if row.drift is None else words.number(row.drift) for row in rows],
+    }

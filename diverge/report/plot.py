@@ -1,0 +1,107 @@
+"""The margin-versus-drift plot of one pair: geometry on a logarithmic axis, as SVG points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..words import number
+from .heat import nice_ticks
+
+if TYPE_CHECKING:
+    from .rows import Margins
+
+WIDTH, HEIGHT = 1040, 264
+LEFT, RIGHT, TOP, BOTTOM = 62, 16, 26, 40
+ZERO_GAP = 18
+"""Pixels between the smallest power of ten and the line for exact zeros."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Everything that the template needs to draw the plot."""
+
+    id: str
+    width: int
+    height: int
+    left: float
+    right: float
+    top: float
+    bottom: float
+    zero: float
+    """The line where values of exactly 0 stand."""
+    margin_a: str
+    """SVG path."""
+    margin_b: str
+    drift: str
+    at_risk: list[tuple[float, float]]
+    """Left and width of the bins where the drift could have swapped the candidates."""
+    y_ticks: list[tuple[float, str]]
+    x_ticks: list[tuple[float, str]]
+    divergence: float | None
+    risky: int
+    """How many bins are at risk."""
+    bin_width: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def draw_margins(name: str, margins: Margins, first_step: int | None) -> Plot | None:
+    """Lay out the plot; None where no margin was recorded."""
+    everything = (*margins.margin_a, *margins.margin_b, *margins.drift)
+    numbers = [value for value in everything if value is not None and 0 < value < math.inf]
+    if not numbers:
+        return None
+    low = math.floor(math.log10(min(numbers)))
+    high = math.ceil(math.log10(max(numbers)) + 1e-9)
+    low = max(min(low, high - 2), high - 9)
+    count = len(margins.steps)
+    pitch = (WIDTH - LEFT - RIGHT) / max(count, 1)
+    floor = HEIGHT - BOTTOM - ZERO_GAP
+
+    def x(index: float) -> float:
+        return round(LEFT + pitch * (index + 0.5), 1)
+
+    def y(value: float) -> float:
+        if value <= 0:
+            return float(HEIGHT - BOTTOM)
+        place = (max(math.log10(value), low) - low) / (high - low)
+        return round(floor - place * (floor - TOP), 1)
+
+    def curve(values: list[float | None]) -> str:
+        points = [f"{x(i):g} {y(v):g}" for i, v in enumerate(values) if v is not None and math.isfinite(v)]
+        return "M" + "L".join(points) + "h0" if points else ""  # h0: a lone point is drawn as a dot
+
+    risky = [
+        index
+        for index, (margin, moved) in enumerate(zip(margins.margin_a, margins.drift, strict=True))
+        if margin is not None and moved is not None and moved > 0 and margin <= 2 * moved
+    ]
+    return Plot(
+        id=name,
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
+        zero=HEIGHT - BOTTOM,
+        margin_a=curve(margins.margin_a),
+        margin_b=curve(margins.margin_b),
+        drift=curve(margins.drift),
+        at_risk=[(round(LEFT + pitch * index, 1), round(pitch, 1)) for index in risky],
+        y_ticks=[(y(10.0**exponent), str(exponent)) for exponent in range(low, high + 1)],
+        x_ticks=[(x(index), str(margins.steps[index])) for index in nice_ticks(count, 14)],
+        divergence=None if first_step is None else x(first_step // margins.width),
+        risky=len(risky),
+        bin_width=margins.width,
+        data={
+            "left": LEFT,
+            "pitch": pitch,
+            "steps": margins.steps,
+            "width": margins.width,
+            "a": [number(v) for v in margins.margin_a],
+            "b": [number(v) for v in margins.margin_b],
+            "d": [number(v) for v in margins.drift],
+        },
+    )

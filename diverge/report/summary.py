@@ -1,0 +1,206 @@
+"""The three sentences that open a postmortem, for people who were not there. Plain text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..words import number, plain, plural, quoted_token, request_name, site_label
+from .model import Sentence
+
+if TYPE_CHECKING:
+    from ...schemas.verdict import Cause, FirstToken, Verdict
+    from .model import Proof
+    from .sources import Source
+
+CAUSE_EVIDENCE = 2
+"""Lines of evidence that the summary repeats."""
+EVIDENCE_LENGTH = 120
+"""Characters of each."""
+
+
+def summarise(
+    verdict: Verdict, sources: tuple[Source, Source], proofs: list[Proof], prompt: int | None = None
+) -> list[Sentence]:
+    """What differs, where and since when, and why with which confidence and what proves it.
+
+    Args:
+        verdict: Of the comparison.
+        sources: The two traces.
+        proofs: What experiments showed.
+        prompt: Prompt tokens of the sequence that the verdict speaks of.
+    """
+    return [
+        Sentence("What", _what(verdict, sources)),
+        Sentence("Where", _where(verdict, sources, prompt)),
+        Sentence("Why", _why(verdict, proofs)),
+    ]
+
+
+def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
+    compared = verdict.compared
+    runs = " and ".join(_run(source, verdict) for source in sources)
+    if compared.texts and not compared.sequences:
+        texts = plural(compared.texts, "answer")
+        if not compared.texts_differing:
+            return f"{texts} of {runs} were compared as text and read the same."
+        return f"Of {texts} of {runs}, compared as text, {compared.texts_differing} differ."
+    first = verdict.first_token
+    if first is not None and first.step is None:
+        return f"{runs} did not get the same prompt, so their answers cannot be expected to be the same."
+    many = compared.sequences > 1
+    if first is not None:
+        if not many:
+            return f"The same request, run twice as {runs}, got two different answers."
+        return (
+            f"Of {compared.sequences:,} requests run twice, as {runs}, {compared.sequences_diverging:,} got"
+            " another answer."
+        )
+    token = verdict.levels.get("token")
+    if token is not None and token.state == "fails":
+        return (
+            f"{plural(compared.sequences, 'request')} run twice with the same tokens forced, as {runs}: left"
+            " to themselves, the two would not have chosen the same tokens."
+        )
+    if token is None or token.state != "holds":
+        why = f": {plain(token.why)}" if token is not None and token.why else ""
+        return f"Whether {runs} gave the same answer cannot be told{why}."
+    asked = f"All {compared.sequences:,} requests, run twice" if many else "The same request, run twice"
+    same = f"{asked} as {runs}, got the same answer, token by token"
+    if _moved(verdict):
+        kind = "logit" if verdict.max_abs_logit_diff is not None else "logprob"
+        return (
+            f"{same}, but the numbers behind them are not the same: the largest {kind} difference is"
+            f" {number(_largest(verdict))}."
+        )
+    return f"{same}, and no difference was found in the numbers."
+
+
+def _run(source: Source, verdict: Verdict) -> str:
+    """`A (alone, 2026-07-14)`; the file's name stands for lanes of one name."""
+    reference = verdict.a if source.side == "A" else verdict.b
+    alike = verdict.a.lane == verdict.b.lane
+    name = Path(reference.path).name if alike else reference.lane
+    date = "" if source.header is None else f", {source.header.created[:10]}"
+    return f"{source.side} ({plain(name)}{plain(date)})"
+
+
+def _largest(verdict: Verdict) -> float:
+    return verdict.max_abs_logit_diff or verdict.max_abs_logprob_diff or 0.0
+
+
+def _moved(verdict: Verdict) -> bool:
+    return verdict.first_site is not None or _largest(verdict) > 0
+
+
+def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None) -> str:
+    site, token, text = verdict.first_site, verdict.first_token, verdict.first_text
+    if text is not None and token is None:
+        return (
+            f"In {request_name(text.request_id, text.sample)} the texts part at character {text.character:,};"
+            " the engine told no more than text, so nothing is known about tokens and numbers."
+        )
+    begins = ""
+    if site is not None:
+        inputs = (
+            "its inputs were still equal, bit for bit"
+            if site.is_origin
+            else "not everything before it could be compared"
+        )
+        begins = (
+            f"the first difference is at {site_label(site)}, {_place(site.position, prompt)}, where {inputs}"
+        )
+    if token is None:
+        if site is not None:
+            return f"In {request_name(site.request_id, site.sample)} {begins}; {_unchanged(verdict)}."
+        first = verdict.first_logprob
+        if first is not None:
+            at = f"position {first.position}" if first.step is None else f"step {first.step}"
+            name = request_name(first.request_id, first.sample)
+            return f"The first difference in log-probabilities is at {at} of {name}; {_unchanged(verdict)}."
+        return f"{_extent(verdict)} were compared, and none differs."
+    parts = _parting(token, sources)
+    name = request_name(token.request_id, token.sample)
+    if not begins:
+        seen = verdict.compared.rows > 0
+        inside = "no layer was seen to differ before" if seen else "no layer was observed in both runs"
+        return f"In {name} {parts}; {inside}."
+    assert site is not None
+    if (site.request_id, site.sample) != (token.request_id, token.sample):
+        begins = f"in {request_name(site.request_id, site.sample)} {begins}"
+    ahead = token.position - site.position
+    unit = "token" if prompt is None or site.position < prompt else "step"
+    later = "" if ahead <= 0 else f"{plural(ahead, unit)} later, "
+    return f"In {name} {begins}; {later}{parts}."
+
+
+def _unchanged(verdict: Verdict) -> str:
+    token = verdict.levels.get("token")
+    forced = token is not None and token.state != "holds"
+    return "the forced tokens stay the same" if forced else "it never changes a token"
+
+
+def _place(position: int, prompt: int | None) -> str:
+    if prompt is None:
+        return f"position {position}"
+    return f"step {position - prompt}" if position >= prompt else f"position {position} of the prompt"
+
+
+def _parting(token: FirstToken, sources: tuple[Source, Source]) -> str:
+    if token.token_a is None or token.token_b is None:
+        ended, went_on = ("A", "B") if token.token_a is None else ("B", "A")
+        return f"{ended}'s answer ends at step {token.step} where {went_on}'s goes on"
+    said = [
+        quoted_token(one, source.token_text)
+        for one, source in zip((token.token_a, token.token_b), sources, strict=True)
+    ]
+    if token.step is None:
+        return f"the prompts part at position {token.position}: A has {said[0]}, B has {said[1]}"
+    return f"the answers part at step {token.step}: A goes on with {said[0]}, B with {said[1]}"
+
+
+def _extent(verdict: Verdict) -> str:
+    compared = verdict.compared
+    if compared.texts and not compared.sequences:
+        return plural(compared.texts, "text")
+    if compared.rows:
+        return (
+            f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')} over"
+            f" {plural(compared.positions, 'position')}"
+        )
+    return plural(compared.positions, "position")
+
+
+def _why(verdict: Verdict, proofs: list[Proof]) -> str:
+    proven = next((proof for proof in proofs if proof.proven), None)
+    if not verdict.causes:
+        if proven is not None:
+            return f"No cause is named; an experiment shows where it comes from: {_inner(proven.conclusion)}."
+        if _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
+            return "No cause could be named from what the two runs recorded; see what was not seen."
+        return "There is nothing to explain."
+    cause = verdict.causes[0]
+    evidence = "; ".join(_short(plain(line).rstrip(".")) for line in cause.evidence[:CAUSE_EVIDENCE])
+    said = f"The evidence points to “{plain(cause.label)}”, with {cause.confidence} confidence"
+    if evidence:
+        said += f" ({evidence})"
+    return f"{said}; {_proof(cause, proven)}."
+
+
+def _proof(cause: Cause, proven: Proof | None) -> str:
+    if proven is not None:
+        return f"where it starts is shown by experiment: {_inner(proven.conclusion)}"
+    if cause.confirm:
+        return "this is inferred from the recordings, and the command under Causes confirms or refutes it"
+    return "this is inferred from the recordings, and no experiment has confirmed it yet"
+
+
+def _short(line: str) -> str:
+    """A line of evidence for running text: long digests by their beginning."""
+    line = re.sub(r"([0-9a-f]{12})[0-9a-f]{8,}…?", r"\1…", line)
+    return line if len(line) <= EVIDENCE_LENGTH else line[: EVIDENCE_LENGTH - 1] + "…"
+
+
+def _inner(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].rstrip(".")

@@ -1,0 +1,184 @@
+"""A verdict in sentences, for the terminal and the report alike. Plain text in, plain text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..schemas.trace import PARTS_SUFFIX
+from .words import NONE, number, plain, plural, request_name, site_label
+
+if TYPE_CHECKING:
+    from ..schemas.trace import TraceHeader
+    from ..schemas.verdict import FirstToken, Verdict
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one short sentence."""
+    token = verdict.levels.get("token")
+    if verdict.first_token is not None:
+        return _where_tokens_part(verdict.first_token) + _how_many(verdict)
+    if verdict.compared.texts and not verdict.compared.sequences:
+        return _texts_headline(verdict)
+    if token is None or token.state == "not comparable":
+        why = f": {plain(token.why)}" if token is not None and token.why else ""
+        return f"Whether the tokens are equal cannot be told{why}."
+    if token.state == "fails":
+        return "The two sides' own choices differ under the forced tokens."
+    bitwise = verdict.levels.get("bitwise")
+    if bitwise is not None and bitwise.state == "holds":
+        return _what_is_equal(verdict)
+    moved = max(verdict.max_abs_logit_diff or 0, verdict.max_abs_logprob_diff or 0)
+    if verdict.first_site is not None or moved > 0:
+        return "The tokens are equal; the numbers behind them are not."
+    return "The tokens are equal."
+
+
+def _texts_headline(verdict: Verdict) -> str:
+    """Where no sequence has tokens on both sides."""
+    texts, first = verdict.compared.texts or 0, verdict.first_text
+    if first is None:
+        return f"{plural(texts, 'text')} compared: equal. Whether the tokens are equal cannot be told."
+    many = f" {verdict.compared.texts_differing} of {plural(texts, 'text')} differ." if texts > 1 else ""
+    name = request_name(first.request_id, first.sample)
+    return f"The texts of {name} part at character {first.character}.{many}"
+
+
+def _how_many(verdict: Verdict) -> str:
+    compared = verdict.compared
+    if compared.sequences < 2:
+        return ""
+    return f" {compared.sequences_diverging} of {plural(compared.sequences, 'sequence')} diverge."
+
+
+def _what_is_equal(verdict: Verdict) -> str:
+    """Equal in all that was compared, which is less than everything where sites were left out."""
+    compared = verdict.compared
+    if not compared.rows:
+        return "No difference in what was compared: tokens and logits, no site."
+    sides = (verdict.a, verdict.b)
+    if any(side.site_filter or side.sites not in (None, compared.sites) for side in sides):
+        return f"No difference in what was compared: tokens, logits and {plural(compared.sites, 'site')}."
+    return "The two runs are equal, bit for bit."
+
+
+def _where_tokens_part(first: FirstToken) -> str:
+    name = request_name(first.request_id, first.sample)
+    if first.step is None:
+        return f"The prompts of {name} differ at position {first.position}."
+    if first.token_a is None or first.token_b is None:
+        ended, went_on = ("A", "B") if first.token_a is None else ("B", "A")
+        return f"In {name}, {ended} ends at step {first.step} where {went_on} goes on."
+    return f"Tokens diverge at step {first.step} of {name}."
+
+
+def second_line(verdict: Verdict) -> str:
+    """Which run was not finished, and where it starts, or how much was compared."""
+    unfinished = [
+        name for name, trace in (("A", verdict.a), ("B", verdict.b)) if trace.path.endswith(PARTS_SUFFIX)
+    ]
+    return "".join(f"{name} is of an unfinished run. " for name in unfinished) + _start_or_extent(verdict)
+
+
+def _start_or_extent(verdict: Verdict) -> str:
+    first = verdict.first_site
+    compared = verdict.compared
+    if compared.texts and not compared.sequences:
+        return "Compared as text: a side tells no token ids, so nothing is known about tokens and numbers."
+    if first is not None:
+        place = f"The first differing row is {site_label(first)} at position {first.position}"
+        if first.is_origin:
+            return f"{place}, an origin: every row before it is equal, so this module's inputs were equal."
+        unseen = plain(first.unseen or "not every earlier row could be compared").rstrip(".")
+        return f"{place}, a first observed difference: {unseen}."
+    if compared.rows:
+        return (
+            f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')}, over"
+            f" {plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')},"
+            " were compared by hash; none differs."
+        )
+    return (
+        f"{plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')} were compared;"
+        " no site was, so nothing is known about what happened inside the model."
+    )
+
+
+def logprob_line(verdict: Verdict) -> str | None:
+    """Where log-probabilities begin to differ, if neither logits nor layers tell it better."""
+    first = verdict.first_logprob
+    if first is None or (verdict.first_site is not None and difference_kind(verdict) == "logit"):
+        return None
+    at = f"position {first.position}" if first.step is None else f"step {first.step}"
+    return (
+        f"The first logprob that differs is at {at} of {request_name(first.request_id, first.sample)}, by "
+        f"{number(first.max_abs_diff)}."
+    )
+
+
+def difference_kind(verdict: Verdict) -> str:
+    """What the differences of the distributions are of."""
+    by_logprob = verdict.max_abs_logit_diff is None and verdict.max_abs_logprob_diff is not None
+    return "logprob" if by_logprob else "logit"
+
+
+def close_call(margin: float | None, moved: float | None, by_logprob: bool = False) -> str | None:
+    """What A's margin and the drift at a divergence say together, where both were recorded."""
+    kind = "logprobs" if by_logprob else "logits"
+    if margin is None or moved is None:
+        return None
+    if moved == 0:
+        return f"The {kind} of the common candidates are equal: the choice differs, not the numbers."
+    if margin <= 2 * moved:  # both candidates may move, in opposite directions
+        return (
+            f"A near tie: A's margin is {number(margin)} and the {kind} moved by up to {number(moved)},"
+            " enough to swap the two candidates."
+        )
+    return (
+        f"Not a near tie: A's margin is {number(margin)} and the common candidates moved by at most"
+        f" {number(moved)}, too little to swap the two."
+    )
+
+
+EXPECTED_TO_DIFFER = frozenset({"trace", "created"})
+"""Facts that say nothing when they differ."""
+
+
+def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> list[tuple[str, str, str]]:
+    """What the two traces are: a name, A's value and B's value."""
+    rows = [
+        ("trace", verdict.a.path, verdict.b.path),
+        ("engine", verdict.a.engine, verdict.b.engine),
+        ("lane", verdict.a.lane, verdict.b.lane),
+        ("mode", verdict.a.mode, verdict.b.mode),
+    ]
+    if a is not None and b is not None:
+        rows += [
+            ("model", a.lane.model or NONE, b.lane.model or NONE),
+            ("capture", _capture(a), _capture(b)),
+            ("observer check", a.observer.state, b.observer.state),
+            ("created", a.created, b.created),
+        ]
+        told = {name for name, _, _ in rows}
+        rows += [row for row in _differing_settings(a, b) if row[0] not in told]
+    rows.append(("fingerprint", (verdict.a.fingerprint or NONE)[:16], (verdict.b.fingerprint or NONE)[:16]))
+    return [(plain(name), plain(left), plain(right)) for name, left, right in rows]
+
+
+def _capture(header: TraceHeader) -> str:
+    return header.capture + (f", {len(header.sites)} sites, {header.channel}" if header.sites else "")
+
+
+def _differing_settings(a: TraceHeader, b: TraceHeader) -> list[tuple[str, str, str]]:
+    """Lane settings and sampling fields that ran with other values, as observed or else as passed on."""
+
+    def said(header: TraceHeader) -> dict[str, str]:
+        found = dict(header.lane.settings)
+        for request in header.requests:
+            found |= {f"{request.request_id}: {name}": setting for name, setting in request.sampling.items()}
+        return {
+            name: str(setting.observed if setting.observed is not None else setting.resolved)
+            for name, setting in found.items()
+        }
+
+    left, right = said(a), said(b)
+    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    return [(name, left.get(name, NONE), right.get(name, NONE)) for name in names[:12]]

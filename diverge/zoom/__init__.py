@@ -1,0 +1,1 @@
+"""The first difference looked at op by op, and the proof by transplant."""
