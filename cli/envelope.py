@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 
 if TYPE_CHECKING:
     from ..schemas.envelope import Envelope, Expected
-    from ..schemas.fingerprint import Fingerprint
 
 SET_SUFFIX = ".jsonl"
 REDACTIONS = ("text", "ids")
@@ -104,6 +103,7 @@ def create(
 
     from ..fingerprint.model.ref import resolve
     from ..replay.prompt import load_local_tokenizer, tokenize
+    from .identity import identified_envelope, identity_of
 
     fingerprint = identity_of(model)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
@@ -190,6 +190,7 @@ def check(
     from ..replay.recorded import was_refused
     from ..schemas.envelope import load_requests
     from .console import printable
+    from .identity import identity_of
 
     envelopes = load_requests(path)
     fingerprint = identity_of(model) if model else None
@@ -261,37 +262,6 @@ def _check_target(out: Path) -> None:
         )
 
 
-def identified_envelope(
-    fingerprint: Fingerprint,
-    request_id: str | None,
-    ids: list[int],
-    text: str | None,
-    messages: list[dict[str, Any]] | None,
-    sampling: dict[str, Any],
-) -> Envelope:
-    """An envelope with the hashes and versions at hand filled in, and a request id made from its content."""
-    from ..schemas.base import sha256_of
-    from ..schemas.envelope import Envelope
-
-    raw: dict[str, Any] = {
-        **identity_fields(fingerprint),
-        "prompt_token_ids": ids,
-        "prompt_text": text,
-        "messages": messages,
-        "sampling": sampling,
-        "runtime": {
-            "engine": "hf",
-            "engine_version": _known(fingerprint, "engine", "version"),
-            "torch_version": _known(fingerprint, "frameworks", "torch"),
-            "quantization": _known(fingerprint, "model", "quantization_method"),
-        },
-    }
-    raw = {key: value for key, value in raw.items() if value is not None}
-    return Envelope.from_object(
-        {"request_id": request_id or f"req-{sha256_of(raw)[:12]}", **raw}, "the new envelope"
-    )
-
-
 def _append(path: Path, envelope: Envelope) -> None:
     """Add a line to a request set, which is created with mode 0600: the whole line or nothing."""
     from ..schemas.base import exactly_representable
@@ -320,31 +290,3 @@ def _append(path: Path, envelope: Envelope) -> None:
         raise OutputFailed(
             f"{path} could not be written: {error.strerror}", "check the folder and free space"
         ) from None
-
-
-def identity_of(model: str) -> Fingerprint:
-    """The fingerprint of this environment and a model, with progress while its files are hashed."""
-    from ..fingerprint.collect import collect
-    from ..fingerprint.model.ref import resolve
-    from .console import progress_bar, stderr_console
-
-    with progress_bar(stderr_console()) as bar:
-        task = bar.add_task("hashing the model", total=None, note="")
-        return collect(
-            resolve(model), progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
-
-
-def identity_fields(fingerprint: Fingerprint) -> dict[str, str]:
-    """The hashes of model, tokenizer and template that are known, under an envelope's names."""
-    found = {
-        "model_artifact_sha256": _known(fingerprint, "model", "sha256"),
-        "tokenizer_sha256": _known(fingerprint, "tokenizer", "sha256"),
-        "chat_template_sha256": _known(fingerprint, "template", "sha256"),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _known(fingerprint: Fingerprint, section: str, field: str) -> Any:
-    found = fingerprint.get(section, field)
-    return None if found is None or found.unavailable is not None else found.value

@@ -48,7 +48,8 @@ def import_(
     from ..replay.recorded import was_refused
     from ..schemas.base import exactly_representable
     from .console import check_output_file, counted, stderr_console, tell, write_private
-    from .envelope import SET_SUFFIX, identity_fields, identity_of
+    from .envelope import SET_SUFFIX
+    from .identity import identity_fields, identity_of
 
     if form not in FORMATS:
         raise BadInput(f"--format {form}: no such choice", f"choose one of: {', '.join(FORMATS)}")

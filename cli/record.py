@@ -186,7 +186,7 @@ def _identity(model: str | None) -> dict[str, Any]:
     """The hashes of a model, as fields of an envelope."""
     if model is None:
         return {}
-    from .envelope import identity_fields, identity_of
+    from .identity import identity_fields, identity_of
 
     return identity_fields(identity_of(model))
 

@@ -36,7 +36,7 @@ from .reading.columns import ListLengths
 from .reading.load import Trace, open_trace
 from .reference.judge import judge
 from .reference.tables import reference_rows
-from .tables import ResultWriter
+from .result_writer import ResultWriter
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""
@@ -133,6 +133,7 @@ def diverge(
             not_seen=not_seen(tally, trace_a, trace_b, pairing),
             reference=told,
             patterns=facts.patterns(trace_a, trace_b, by_sequence),
+            run_in=str(Path.cwd()),
         )
         for check in checked:
             check.result()

@@ -17,6 +17,7 @@ from ..comparison.site_plan import SitePlan
 from ..comparison.site_rows import SiteRowReader
 from ..comparison.tally import LOGITS, PairState, Tally
 from ..reading.load import Trace
+from .routing import Routing, first_routing
 
 WINDOW = 128
 """Positions before and behind the first difference that are read again."""
@@ -41,14 +42,6 @@ class Twin:
     equal_in_a: bool
     """Its row at the differing place equals that of the sequence in A."""
     equal_in_b: bool
-
-
-@dataclass(frozen=True)
-class Routing:
-    """The first row at which a router chose other experts."""
-
-    position: int
-    site: Site
 
 
 @dataclass(frozen=True)
@@ -170,7 +163,7 @@ def _pattern(
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
         again=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
         twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
-        routing=_routing(plan, unlike, start),
+        routing=first_routing(plan, unlike, start, rows, state),
         jump=_jump(rows, state, plan, unlike[at - start]) if plan.sketches else None,
         **known,
     )
@@ -186,12 +179,14 @@ def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: Pai
 
 
 def _sketches(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[tuple[np.ndarray, float]]:
+    """Sketch and norm of the first differing row on each side."""
     assert state.first_position is not None
-    pair = state.pair
-    return [
-        reader.sketch(sequence, state.first_position, state.first_site)
-        for reader, sequence in zip(rows, (pair.a, pair.b), strict=True)
-    ]
+    pair, site = state.pair, np.array([state.first_site])
+    found = []
+    for reader, sequence in zip(rows, (pair.a, pair.b), strict=True):
+        sketches, norms = reader.sketches(sequence, state.first_position, site)
+        found.append((sketches[0], float(norms[0])))
+    return found
 
 
 def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> str:
@@ -254,38 +249,27 @@ def _twins(
     return found
 
 
-def _routing(plan: SitePlan, unlike: np.ndarray, start: int) -> Routing | None:
-    """The first row, in causal order, at which other experts were chosen."""
-    chosen = np.array([is_choice(site) for site in plan.sites])
-    differing = unlike & chosen
-    if not differing.any():
-        return None
-    row = int(differing.any(axis=1).argmax())
-    return Routing(start + row, plan.sites[int(differing[row].argmax())])
-
-
 def _jump(
     rows: tuple[SiteRowReader, SiteRowReader], state: PairState, plan: SitePlan, unlike: np.ndarray
 ) -> Jump | None:
     """Look through the first differing row. `unlike`: bool[S]."""
     assert state.first_position is not None
-    before = 0.0
-    for site in np.flatnonzero(unlike).tolist():
-        if plan.sites[site].dtype not in _EPSILON:
-            continue
-        (a, norm_a), (b, norm_b) = (
-            reader.sketch(sequence, state.first_position, site)
-            for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
+    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in _EPSILON])
+    if not len(sites):
+        return None
+    (a, norms_a), (b, norms_b) = (
+        reader.sketches(sequence, state.first_position, sites)
+        for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
+    )
+    with np.errstate(all="ignore"):  # rows may hold NaN or infinity: the drift grows to that, and is no jump
+        drifts = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.maximum(
+            np.maximum(norms_a, norms_b), 1e-30
         )
-        drift = float(np.linalg.norm(a - b)) / max(norm_a, norm_b, 1e-30)
-        if not math.isfinite(drift):
-            return None
-        if before and drift > _JUMP * before:
-            return Jump(plan.sites[site], drift, before)
-        before = max(before, drift)
-    return None
-
-
-def is_choice(site: Site) -> bool:
-    """Its rows are indices that a router chose."""
-    return site.dtype.startswith(("int", "uint"))
+    before = np.concatenate([[0.0], np.maximum.accumulate(drifts)[:-1]])
+    jumps = (before > 0) & (drifts > _JUMP * before)
+    end = int(np.argmax(np.append(~np.isfinite(drifts), True)))
+    found = np.flatnonzero(jumps[:end])
+    if not len(found):
+        return None
+    first = int(found[0])
+    return Jump(plan.sites[int(sites[first])], float(drifts[first]), float(before[first]))

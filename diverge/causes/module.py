@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .around import Twin, is_choice
+from .around import Twin
 from .evidence import Evidence
 from .finding import Finding
 from .look import (
@@ -21,6 +21,7 @@ from .look import (
     what_remains,
 )
 from .memory import decode_path, kv_cache
+from .routing import is_choice
 
 
 def non_repeating(e: Evidence) -> Finding | None:
@@ -70,8 +71,10 @@ def routing(e: Evidence) -> Finding | None:
     site, seen = e.first_site, e.seen.pattern
     if site is None or seen is None or not site.is_origin or not is_choice(seen.site):
         return None
+    chosen = "" if seen.routing is None else seen.routing.told()
     evidence = [
         f"at {e.first_place} other experts were chosen, and all before is equal, the router's scores too",
+        *([chosen] if chosen else []),
         "equal scores and another choice: a tie between experts, another rule of choice, or a wrong index",
         "what differs behind it follows from that choice",
     ]
@@ -84,8 +87,10 @@ def routing_behind(e: Evidence) -> Finding | None:
     if seen is None or seen.routing is None or routing(e) is not None:
         return None
     place = f"{seen.routing.site.label()} at position {seen.routing.position}"
+    chosen = seen.routing.told()
     evidence = [
-        f"from {place} on, other experts are chosen: what differs behind that is no rounding any more",
+        f"from {place} on, other experts are chosen{f' ({chosen})' if chosen else ''}: "
+        "what differs behind that is no rounding any more",
         f"the difference itself began before, at {e.first_place}",
     ]
     return Finding(evidence, "medium", confirm=e.replay("golden-decode"))

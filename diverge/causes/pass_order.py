@@ -17,7 +17,7 @@ from ..comparison.site_rows import SiteRowReader
 from ..comparison.tally import LOGITS, PairState, Tally
 from ..reading.columns import RowReader
 from ..reading.load import Trace
-from .around import is_choice
+from .routing import is_choice
 
 _LONGEST_PASS = 4096
 """Positions behind the first difference that are looked at."""
@@ -54,19 +54,19 @@ def begin_where_it_ran_first(state: PairState | None, tally: Tally, a: Trace, b:
         if site >= state.first_site:
             return
         position = at + int(unlike[:, site].argmax())
-        rows = [
-            reader.sketch(sequence, position, site)
+        (a_sketch, a_norm), (b_sketch, b_norm) = (
+            reader.sketches(sequence, position, np.array([site]))
             for reader, sequence in zip(readers, (pair.a, pair.b), strict=True)
-        ]
+        )
     finally:
         for reader in readers:
             reader.close()
-    norms = rows[0][1], rows[1][1]
+    norms = float(a_norm[0]), float(b_norm[0])
     finite = all(math.isfinite(norm) for norm in norms)
     if finite if infinite else not is_choice(tally.plan.sites[site]):
         return
     state.first_position, state.first_site, state.first_norms = position, site, norms
-    gap = float(np.linalg.norm(rows[0][0] - rows[1][0])) / max(norms) if finite and max(norms) else math.nan
+    gap = float(np.linalg.norm(a_sketch[0] - b_sketch[0])) / max(norms) if finite and max(norms) else math.nan
     state.first_drift = gap if tally.plan.sketches else None
 
 

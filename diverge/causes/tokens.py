@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .around import is_choice
 from .evidence import Evidence
 from .finding import Confidence, Finding
 from .look import beyond_rounding
+from .routing import is_choice
 
 _OF_DRAWS = ("top_p", "top_k", "min_p", "seed", "seed_scope")
 """Sampling fields that change nothing where the likeliest token is always taken."""

@@ -46,13 +46,15 @@ class SiteRowReader:
             at += count
         return found, there
 
-    def sketch(self, sequence: IndexedSequence, position: int, site: int) -> tuple[np.ndarray, float]:
-        """float32[16] and the norm of one row."""
+    def sketches(
+        self, sequence: IndexedSequence, position: int, sites: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """float32[n, 16] sketches and float32[n] norms of n sites of one row."""
         row = row_of(self._trace, sequence, position)
         number = self._trace.group_of(row)
         group = self._trace.groups[number]
-        column = np.array([group.part.columns_of[self._columns[site]]])
-        place = np.array([row - group.first_row])
+        columns = group.part.columns_of[self._columns[sites]]
+        rows = np.full(len(columns), row - group.first_row)
         reader = self._reader.group(number)
-        norm = float(reader.take("site_l2", place, column)[0])
-        return reader.take("site_sketch", place, column)[0].copy(), norm
+        norms = reader.take("site_l2", rows, columns).copy()  # what is read next may take its place
+        return reader.take("site_sketch", rows, columns).copy(), norms

@@ -7,32 +7,20 @@ and repeats of A's lane where they are given. How it decides: docs/reference.md.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from ...schemas.trace import TraceHeader
 from ...schemas.verdict import Reference, ReferenceSite
 from ..comparison.align import Pair
 from ..reading.load import Trace
 from ..words import plural
 from . import stats
+from .fitness import EPSILON, expected_ratio, main_dtypes, of_another_model, too_coarse
 from .rows import Distances, read_distances
 from .words import sentence
-
-EPSILON = {
-    "float64": 2.0**-52,
-    "float32": 2.0**-23,
-    "tfloat32": 2.0**-10,
-    "float16": 2.0**-10,
-    "bfloat16": 2.0**-7,
-    "float8_e4m3fn": 2.0**-3,
-    "float8_e5m2": 2.0**-2,
-}
-"""Distance from 1 to the next number of a dtype."""
 
 FEW = 3
 """Sequences below which a shift may be one sequence's own: then all of a side's typical rows must be beyond
@@ -67,9 +55,9 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
     found = read_distances(list(pairs), a, b, reference, list(noise))
     if isinstance(found, str):
         return Judged(_not_judged(reference, found, ("", "", ""), len(noise)))
-    dtypes = _main_dtypes(found, (a.header, b.header, reference.header))
-    why = _of_another_model(a, b, reference) or _too_coarse(dtypes)
-    expected = math.log(_expected(dtypes))
+    dtypes = main_dtypes(found, (a.header, b.header, reference.header))
+    why = of_another_model(a, b, reference) or too_coarse(dtypes)
+    expected = math.log(expected_ratio(dtypes))
     low, high = np.full(len(found.labels), min(0.0, expected)), np.full(len(found.labels), max(0.0, expected))
     for repeat in found.noise:
         band = _band(stats.log_ratio(found.a, repeat), found.pair)
@@ -118,7 +106,7 @@ def _decide(
     explained: tuple[np.ndarray, np.ndarray],
     repeats: int,
 ) -> Reference:
-    expected = _expected(dtypes)
+    expected = expected_ratio(dtypes)
     output = _at(found, len(found.labels) - 1, shifts, 0, x, explained)
     first, separated = None, False
     verdict: Literal["as far as the dtype explains", "B is farther", "A is farther"]
@@ -234,57 +222,7 @@ def _band(x: np.ndarray, pair: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(ends), ends, 0.0)
 
 
-def _main_dtypes(
-    found: Distances, headers: tuple[TraceHeader, TraceHeader, TraceHeader]
-) -> tuple[str, str, str]:
-    """The dtype of most rows of A, B and the reference; without sites, what the lanes say."""
-    rows = [names for names in found.dtypes if all(names)]
-    if rows:
-        a, b, r = (Counter(side).most_common(1)[0][0] for side in zip(*rows, strict=True))
-        return a, b, r
-    said = [header.lane.settings.get("dtype") for header in headers]
-    a, b, r = (
-        "" if one is None else str(one.resolved if one.observed is None else one.observed) for one in said
-    )
-    return a, b, r
-
-
-def _too_coarse(dtypes: tuple[str, str, str]) -> str | None:
-    """Why a reference of this dtype cannot tell rounding, if so."""
-    a, b, reference = (EPSILON.get(name) for name in dtypes)
-    if reference is None:
-        return None
-    coarse = [
-        f"{side}'s {name}"
-        for side, name, own in (("A", dtypes[0], a), ("B", dtypes[1], b))
-        if own and own <= reference
-    ]
-    if not coarse:
-        return None
-    return (
-        f"the reference's {dtypes[2]} is no finer than {' and '.join(coarse)}, so its own rounding is as "
-        "large as what it should measure; make one with --set dtype=float64"
-    )
-
-
-def _of_another_model(a: Trace, b: Trace, reference: Trace) -> str | None:
-    """Both sides would be equally far from it, and that would look like rounding."""
-    known: list[object] = []
-    for header in (a.header, b.header, reference.header):
-        fact = None if header.fingerprint is None else header.fingerprint.get("model", "sha256")
-        known.append(None if fact is None or fact.unavailable is not None else fact.value)
-    if None in known or known[2] in known[:2]:
-        return None
-    return "it was made with another model than A's and B's, by their fingerprints"
-
-
-def _expected(dtypes: tuple[str, str, str]) -> float:
-    """B's epsilon over A's; 1 where one is not known."""
-    a, b = EPSILON.get(dtypes[0]), EPSILON.get(dtypes[1])
-    return 1.0 if a is None or b is None else b / a
-
-
-def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str]) -> list[str]:
+def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str], judged: bool = True) -> list[str]:
     notes: list[str] = []
     if len(found.position) < found.covered:
         notes.append(
@@ -293,7 +231,7 @@ def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str]) -> list
     known = {name for names in found.dtypes for name in names[:2] if name}
     if unknown := sorted(known - EPSILON.keys()):
         notes.append(f"no epsilon is known of {', '.join(unknown)}, so nothing is expected of the dtypes")
-    if len(np.unique(found.pair)) < FEW:
+    if judged and len(np.unique(found.pair)) < FEW:
         notes.append(
             "few sequences: what belongs to one cannot be told from what belongs to a side, so only a shift "
             "beyond all rows of the other side counts; give more"
@@ -318,10 +256,10 @@ def _not_judged(
         dtype_a=dtypes[0],
         dtype_b=dtypes[1],
         dtype_reference=dtypes[2],
-        expected_ratio=_expected(dtypes),
+        expected_ratio=expected_ratio(dtypes),
         rows=0 if found is None else len(found.position),
         covered=0 if found is None else found.covered,
         sites=0 if found is None else len(found.labels),
         repeats=repeats,
-        notes=[] if found is None else _notes(found, repeats, dtypes),
+        notes=[] if found is None else _notes(found, repeats, dtypes, judged=False),
     )

@@ -81,7 +81,7 @@ def read_distances(
         position.append(wanted.astype(np.int32))
         pair_of.append(np.full(len(wanted), pair.index, np.int32))
     if not rows:
-        return "the reference holds none of the compared tokens: make it of A's (--golden A.parquet)"
+        return _nothing_shared(pairs, found[0])
     joined = [np.concatenate(side) for side in zip(*rows, strict=True)]
     gaps = _site_distances(traces, places, joined) if len(sites) else []
     names = [a.header.sites[index].label() for index in sites]
@@ -111,6 +111,25 @@ def read_distances(
         covered=covered,
         keys={pair.index: pair.a.key for pair in pairs},
     )
+
+
+def _nothing_shared(pairs: list[Pair], reference: dict[SequenceKey, IndexedSequence]) -> str:
+    """Why no token of the reference could be compared, and how to mend it."""
+    if not pairs:
+        return "A or B tells no token ids, only text, so no tokens can be forced on a reference"
+    asked, held = ({key[0] for key in keys} for keys in ([pair.a.key for pair in pairs], reference))
+    if not asked & held:
+        return (
+            f"it is of other requests: A has {_some(asked)}, the reference {_some(held)}; replay A's "
+            "requests on the reference's lane, with --golden A.parquet"
+        )
+    return "it holds none of the compared tokens: make it of A's (--golden A.parquet)"
+
+
+def _some(names: set[str]) -> str:
+    """The first names, sorted."""
+    shown = ", ".join(sorted(names)[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "none"
 
 
 def _shared(plans: list[SitePlan]) -> np.ndarray:

@@ -22,7 +22,7 @@ from rip.diverge.causes.table import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import fact
-from rip.schemas.trace import Lane, Request, Setting
+from rip.schemas.trace import Lane, Request, Setting, Site
 from rip.schemas.verdict import Cause, Verdict
 
 SITES = llama_sites(2)
@@ -335,6 +335,25 @@ def test_non_finite_values_are_named_first(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, a, b)
     assert verdict.causes[0].id == "non-finite"
     assert "in B: its norm is nan" in verdict.causes[0].evidence[0]
+
+
+def test_the_experts_that_each_side_chose_are_named(tmp_path: Path) -> None:
+    choice = Site(name="layers.0.mlp.gate", part="2", module="Router", dtype="int64", width=2)
+    sites = [*SITES[:4], choice, *SITES[4:]]
+    a, b = (sequence(1, len(sites), prompt=6, decode=8) for _ in "ab")
+    for side, chosen in ((a, (3, -1)), (b, (3, -2))):  # a lane holds an index with the lane's sign
+        side.sketch[2, 4] = 0
+        side.sketch[2, 4, :2] = chosen
+    b.hashes[2, 4, 0] ^= np.uint64(1)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, one in zip(paths, (a, b), strict=True):
+        write_trace(path, [one], header(sites))
+    found = cause(diverge(*paths, tmp_path / "out", []), "moe-routing")
+    assert "experts 3, 1 in A and 3, 2 in B" in found.evidence
+    disturb(b, 1, 0)  # from elsewhere: then the choice is what follows, with the same experts
+    write_trace(paths[1], [b], header(sites))
+    found = cause(diverge(*paths, tmp_path / "out", [], force=True), "moe-routing-behind")
+    assert "(experts 3, 1 in A and 3, 2 in B)" in found.evidence[0]
 
 
 def test_an_origin_without_any_recorded_difference_points_to_the_module(tmp_path: Path) -> None:

@@ -218,12 +218,21 @@ def test_a_reference_that_cannot_judge_says_why(lab: Lab, tmp_path: Path) -> Non
     coarse = judged(tmp_path, a, b, lab("good", golden="good"))
     assert coarse.verdict == "not judged"
     assert "no finer than A's bfloat16" in coarse.sentence
+    assert coarse.sentence.endswith("make one with --set dtype=float32.")  # all that bfloat16 needs
+    assert not any("few sequences" in note for note in coarse.notes)  # nothing was judged by them
+    single = lab("good", golden="good", dtype="float32")
+    assert "--set dtype=float64" in judged(tmp_path, single, b, lab.reference()).sentence
     foreign = judged(tmp_path, a, b, lab("faulty", golden="good", dtype="float32"))
     assert foreign.verdict == "not judged"
     assert "another model" in foreign.sentence
     other = write_trace(tmp_path / "other.parquet", [sequence(3, 2)], header(llama_sites(0)))
     nothing = judged(tmp_path, a, b, other)
     assert "none of the compared tokens" in nothing.sentence
+    elsewhere = [sequence(3, 2, request_id="another")]
+    other = write_trace(tmp_path / "another.parquet", elsewhere, header(llama_sites(0), ["another"]))
+    nothing = judged(tmp_path, a, b, other)
+    assert "of other requests: A has r0" in nothing.sentence
+    assert "the reference another; replay A's requests" in nothing.sentence
     assert rows_of(tmp_path / "out", "SELECT * FROM reference_sites") == []
 
 
