@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from rip.replay.capture.summarise import RowSummaries
+from rip.replay.capture.row_summaries import RowSummaries
 from rip.replay.capture.taps import Segment, StepBlock, Taps
 
 COARSE = r"layers\.\d+(\.self_attn|\.mlp)?$"

@@ -24,7 +24,8 @@ from rip.replay.capture.kernels import (
     measure_row,
     scratch_block,
 )
-from rip.replay.capture.summarise import RepeatedRows, RowSummaries, summarise_tensor
+from rip.replay.capture.row_summaries import RowSummaries
+from rip.replay.capture.summarise import RepeatedRows, summarise_tensor
 
 ZEROS = {
     torch.bfloat16: bf16_zeros,

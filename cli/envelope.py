@@ -18,7 +18,6 @@ from .exit_codes import EXIT_FAILS, EXIT_HOLDS
 if TYPE_CHECKING:
     from ..schemas.envelope import Envelope, Expected
 
-SET_SUFFIX = ".jsonl"
 REDACTIONS = ("text", "ids")
 SHOWN_TEXT = 100
 """Characters of a prompt that `show` prints."""
@@ -90,6 +89,7 @@ def create(
           --sampling max_tokens=64 -o request.json
       rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
     """
+    from ..schemas.envelope import SET_SUFFIX
     from .asked import asked_prompt, asked_sampling
     from .console import check_output_file, stderr_console, tell, write_private
 
@@ -255,6 +255,8 @@ def _short(text: str) -> str:
 
 
 def _check_target(out: Path) -> None:
+    from ..schemas.envelope import SET_SUFFIX
+
     if out.suffix not in (".json", SET_SUFFIX):
         raise BadInput(
             f"{out}: the name says neither a single envelope nor a set",

@@ -47,8 +47,8 @@ def import_(
     from ..replay.proxy.imported import Format, import_files
     from ..replay.recorded import was_refused
     from ..schemas.base import exactly_representable
+    from ..schemas.envelope import SET_SUFFIX
     from .console import check_output_file, counted, stderr_console, tell, write_private
-    from .envelope import SET_SUFFIX
     from .identity import identity_fields, identity_of
 
     if form not in FORMATS:

@@ -18,7 +18,7 @@ from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
-from .capture.summarise import RowSummaries
+from .capture.row_summaries import RowSummaries
 from .capture.writer import SequenceInfo, TraceWriter
 from .engines.base import ExecutionShape, Rows, TopK
 from .vllm_tap.merge import TapFolder, TappedRows

@@ -25,6 +25,9 @@ Seed = Annotated[BigInteger, Field(ge=-(2**63), le=2**64 - 1)]
 """What a 64-bit generator takes, signed or unsigned."""
 SeedScope = Literal["request", "worker"]
 
+SET_SUFFIX = ".jsonl"
+"""What the name of a request set ends with."""
+
 MAX_ENVELOPE_BYTES = 64 << 20
 """Longest envelope read: five million token ids. A larger file is a model or a capture given by mistake."""
 

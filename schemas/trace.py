@@ -290,8 +290,8 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     hold no nulls and are written as ONE uncompressed PLAIN page per row group: the values are then the
     last `rows × width × 4` bytes of the column chunk, and a reader can take the sketch of a single row
     with one seek. The `topk_*` columns hardly compress and are plain pages too. A reader must check that
-    layout (see diverge/reading/pages.py) and fall back to decoding. Every page carries its CRC-32, so that a reader
-    that checks (pyarrow: `page_checksum_verification=True`) finds a flipped bit.
+    layout (see diverge/reading/pages.py) and fall back to decoding. Every page carries its CRC-32, so that a
+    reader that checks (pyarrow: `page_checksum_verification=True`) finds a flipped bit.
     """
     plain = [name for name in schema.names if name in SITE_COLUMNS or name.startswith("topk_")]
     small = [name for name in schema.names if name not in plain]

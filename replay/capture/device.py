@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .summarise import RowSummaries, as_rows, no_room, summarise_by_reference
+from .row_summaries import RowSummaries, as_rows, no_room, summarise_by_reference
+from .slots import ABSMAX_HALF, L2_HALF, SKETCH_HALF, SLOT_WORDS
 
 if TYPE_CHECKING:
     from .triton_kernels import Launch
-
-SLOT_WORDS, SLOT_HALVES = 11, 22
-"""A slot holds one row's summaries in 88 bytes: int64[11], or 32-bit halves of them."""
-L2_HALF, ABSMAX_HALF, SKETCH_HALF = 4, 5, 6
-"""Which 32-bit half begins what; the row hash comes first."""
 
 
 def new_slots(positions: int, sites: int, device: torch.device | str) -> torch.Tensor:

@@ -16,7 +16,8 @@ from torch import nn
 from ...schemas.errors import BadInput
 from ...schemas.trace import Site
 from .passes import Layout, RowShape, layout_of
-from .summarise import RowSummaries, summarise_tensor
+from .row_summaries import RowSummaries
+from .summarise import summarise_tensor
 
 ATTENTION_OUTPUT = "attn"
 """Part name of the attention output before its projection (the input of o_proj)."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engines.base import TopK
-from .summarise import RowSummaries, summarise_tensor
+from .row_summaries import RowSummaries
+from .summarise import summarise_tensor
 
 if TYPE_CHECKING:
     import torch

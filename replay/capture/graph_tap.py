@@ -23,7 +23,8 @@ from ...schemas.trace import Site
 from .device import Landing, doubt_about, new_slots, summaries_in
 from .discovery import UNOBSERVED, Output, some_of, tensors_of
 from .passes import Layout
-from .summarise import RowSummaries, as_rows, no_room, summarise_tensor
+from .row_summaries import RowSummaries, as_rows, no_room
+from .summarise import summarise_tensor
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 
 _TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}

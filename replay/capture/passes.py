@@ -14,7 +14,8 @@ from enum import Enum
 import torch
 
 from .device import Pending, RepeatedOnDevice
-from .summarise import RepeatedRows, RowSummaries, summarise_tensor
+from .row_summaries import RowSummaries
+from .summarise import RepeatedRows, summarise_tensor
 
 
 class Layout(Enum):

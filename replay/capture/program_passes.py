@@ -14,8 +14,8 @@ from ...schemas.trace import TraceHeader
 from .discovery import Axes
 from .passes import Segment, StepBlock
 from .program_header import HeaderOfProgram
+from .row_summaries import RowSummaries
 from .sequences import FedSequence, Placed
-from .summarise import RowSummaries
 from .taps import Taps
 from .writer import TraceWriter
 

@@ -14,8 +14,8 @@ import numpy as np
 from ...schemas.errors import BadInput
 from ..engines.base import ExecutionShape, Rows, TopK
 from .distribution import top_k_of_rows, with_next
+from .row_summaries import RowSummaries
 from .rows_table import SequenceInfo
-from .summarise import RowSummaries
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..capture.summarise import RowSummaries
+from ..capture.row_summaries import RowSummaries
 from ..plan import PlannedSequence
 from .base import ExecutionShape, Rows, SamplerRecord, TopK
 from .hf_sampling import Sampler, StopRule

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..capture.device import Pending
-from ..capture.summarise import RowSummaries
+from ..capture.row_summaries import RowSummaries
 from .distribution import LogitsStore, collect
 from .parts import ROW_FIELDS, SUMMARIES, Part, TappedRequest
 from .rows import NOBODY, RepeatedSteps

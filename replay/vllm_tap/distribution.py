@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ..capture.distribution import top_k_of_rows
-from ..capture.summarise import RowSummaries, summarise_tensor
+from ..capture.row_summaries import RowSummaries
+from ..capture.summarise import summarise_tensor
 from ..engines.base import TopK
 from .parts import Distributions
 

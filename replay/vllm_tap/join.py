@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.trace import Site
-from ..capture.summarise import RowSummaries
+from ..capture.row_summaries import RowSummaries
 from ..engines.base import ExecutionShape, TopK
 from .parts import ROW_FIELDS, SUMMARIES, Distributions, Part
 from .rank_files import RankFiles

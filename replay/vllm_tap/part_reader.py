@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.trace import SKETCH_SIZE
-from ..capture.summarise import RowSummaries
+from ..capture.row_summaries import RowSummaries
 from .parts import (
     BEGIN_BYTES,
     DISTRIBUTIONS,

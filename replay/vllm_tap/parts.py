@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..capture.summarise import RowSummaries
+from ..capture.row_summaries import RowSummaries
 
 MAGIC = b"RIPTAP1\n"
 BEGIN_BYTES = 24

@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..capture.device import Pending
-from ..capture.summarise import (
-    ADDRESS,
-    FIRST_SLOT,
-    JOB_LENGTH,
-    NEXT_UNIT,
-    RowSummaries,
-    Work,
-    summarise_tensor,
-)
+from ..capture.row_summaries import RowSummaries
+from ..capture.summarise import ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT, Work, summarise_tensor
 
 if TYPE_CHECKING:
     import torch

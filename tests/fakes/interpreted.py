@@ -33,7 +33,7 @@ def summarise(bits: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], st
               offset: int = 0) -> Arrays:  # fmt: skip
     """The kernel's summaries [rows, 1] of a tensor that is given by its storage and how it lies there."""
     from rip.replay.capture.device import Pending
-    from rip.replay.capture.summarise import RowSummaries
+    from rip.replay.capture.row_summaries import RowSummaries
 
     storage = torch.from_numpy(bits.copy()).view(getattr(torch, dtype))
     tensor = torch.as_strided(storage, shape, stride, offset)
@@ -66,7 +66,7 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
     """
     from fakes.plain_llama import PlainLlama
     from rip.replay.capture.passes import Segment, StepBlock
-    from rip.replay.capture.summarise import RowSummaries
+    from rip.replay.capture.row_summaries import RowSummaries
     from rip.replay.capture.taps import Taps
     from torch import nn
 
@@ -107,7 +107,8 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
 def landing() -> list[bool]:
     """Whether a row of the CPU's and one from elsewhere are there: before and after the latter is settled."""
     from rip.replay.capture.device import Pending
-    from rip.replay.capture.summarise import RowSummaries, summarise_tensor
+    from rip.replay.capture.row_summaries import RowSummaries
+    from rip.replay.capture.summarise import summarise_tensor
 
     out, pending = RowSummaries.empty(2, 2), Pending()
     summarise_tensor(torch.ones(2, 4), out, 0, 0, pending)
@@ -126,7 +127,8 @@ def doubts() -> dict[str, Any]:
     import sys
 
     from rip.replay.capture import device, triton_kernels
-    from rip.replay.capture.summarise import RowSummaries, summarise_tensor
+    from rip.replay.capture.row_summaries import RowSummaries
+    from rip.replay.capture.summarise import summarise_tensor
 
     cpu, found = torch.device("cpu"), {}
     rows = torch.linspace(-1, 1, 80).view(4, 20)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fakes.traces import header
+from rip.replay.capture.row_summaries import RowSummaries
 from rip.replay.capture.rows_table import SequenceInfo
-from rip.replay.capture.summarise import RowSummaries
 from rip.replay.capture.writer import TraceWriter
 from rip.replay.engines.base import ExecutionShape, Rows, SamplerRecord, TopK
 from rip.schemas.trace import SKETCH_SIZE, Site

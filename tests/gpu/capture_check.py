@@ -24,7 +24,8 @@ from rip.replay.capture import device as device_summaries
 from rip.replay.capture.device import Pending, doubt_about, new_slots
 from rip.replay.capture.graph_tap import GraphTaps
 from rip.replay.capture.passes import StepBlock
-from rip.replay.capture.summarise import RowSummaries, prepare_kernel, summarise_tensor
+from rip.replay.capture.row_summaries import RowSummaries
+from rip.replay.capture.summarise import prepare_kernel, summarise_tensor
 from rip.replay.capture.taps import Taps
 from rip.replay.capture.triton_kernels import DTYPES, Launch, table_for
 

@@ -8,7 +8,7 @@ import torch
 from fakes.plain_llama import PlainLlama
 from rip.replay.capture.graph_tap import GraphTaps
 from rip.replay.capture.passes import Segment
-from rip.replay.capture.summarise import RowSummaries, summarise_by_reference
+from rip.replay.capture.row_summaries import RowSummaries, summarise_by_reference
 from rip.replay.capture.taps import Taps
 from rip.schemas.errors import EngineFailed
 from torch import nn

@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rip.replay.capture import summarise
+from rip.replay.capture.row_summaries import RowSummaries
 from rip.replay.capture.rowhash import hash_rows_reference
 from rip.replay.capture.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
-from rip.replay.capture.summarise import RepeatedRows, RowSummaries, prepare_kernel, summarise_tensor
+from rip.replay.capture.summarise import RepeatedRows, prepare_kernel, summarise_tensor
 
 FAST = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from([576, 577, 1536, 4099]))

@@ -10,7 +10,8 @@ import torch
 from fakes import interpreted
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rip.replay.capture.summarise import RowSummaries, prepare_kernel, summarise_by_reference
+from rip.replay.capture.row_summaries import RowSummaries, summarise_by_reference
+from rip.replay.capture.summarise import prepare_kernel
 
 pytest.importorskip("triton")
 

@@ -25,8 +25,8 @@ from fakes.vllm_runner import (
 )
 from rip.replay.capture.device import Pending
 from rip.replay.capture.distribution import top_k_of_rows
+from rip.replay.capture.row_summaries import RowSummaries, summarise_by_reference
 from rip.replay.capture.rowhash import hash_rows_reference
-from rip.replay.capture.summarise import RowSummaries, summarise_by_reference
 from rip.replay.from_tap import trace_from_tap
 from rip.replay.vllm_tap.merge import TapFolder, TappedRows
 from rip.replay.vllm_tap.rows import RepeatedSteps, Segment

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
+from ...capture.row_summaries import RowSummaries
 from ...capture.rowhash import ROW_HASH_NAME
 from ...capture.sketch import SKETCH_NAME
-from ...capture.summarise import RowSummaries
 from ...plan import PlannedSequence
 from ..base import Capabilities, ExecutionShape, Opening, Rows, TopK
 from .answer import Answer
