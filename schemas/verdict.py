@@ -159,6 +159,8 @@ class Cause(Record):
     confidence: Literal["high", "medium", "low"]
     confirm: str | None = None
     """The rip command that would confirm or refute it."""
+    tells: str | None = None
+    """How to read what that command gives: what confirms the cause, what refutes it."""
 
 
 class Compared(Record):
@@ -328,3 +330,6 @@ class Verdict(Document):
     """Absent: no sequence was compared by tokens."""
     zoom: Zoom | None = None
     """Absent: nobody asked for it (`--zoom`), or there is no difference to look at."""
+    run_in: str | None = None
+    """The folder in which `rip diverge` ran: paths here, and those in the commands of causes, start from it.
+    Absent: written before it was recorded."""

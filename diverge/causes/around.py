@@ -6,7 +6,6 @@ Shapes: P positions of one sequence, S compared sites.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,10 @@ from ..comparison.site_plan import SitePlan
 from ..comparison.site_rows import SiteRowReader
 from ..comparison.tally import LOGITS, PairState, Tally
 from ..reading.load import Trace
-from .routing import Routing, first_routing
+from .along import Along, Others, along, others
+from .head import Moved, moved
+from .routing import Routing, experts_at_fault, first_routing
+from .size import EPSILON, in_epsilons
 
 WINDOW = 128
 """Positions before and behind the first difference that are read again."""
@@ -29,8 +31,6 @@ _SAME_SCALE = 1e-3
 """Relative: sketches of a scaled bfloat16 row are scaled up to its rounding."""
 _JUMP = 100.0
 """A module that only passes rounding on multiplies it by a few; above this it adds something of its own."""
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Distance from 1 to the next number."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,12 @@ class Pattern:
     """Of the first difference; named `lm_head` where only the logits show it."""
     position: int
     prompt_length: int
+    token: int
+    """The token at that position."""
     drift: float | None
     """Relative, from the sketches."""
-    lanes: int | None = None
-    """How many of the sketch's lanes differ; an element adds to exactly one. None: not known."""
+    lanes_differing: list[int] | None = None
+    """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
     relation: str = ""
     """What B's row is of A's, in words: `negated`, `0.5 times`, …; empty: nothing simple."""
     shift: int | None = None
@@ -79,28 +81,28 @@ class Pattern:
     again: list[int] = field(default_factory=list)
     """Positions with the token of the first difference: for tables that a token looks up."""
     twins: list[Twin] = field(default_factory=list)
+    experts: list[int] = field(default_factory=list)
+    """Those whose rows alone differ, where the site is the output of experts."""
     routing: Routing | None = None
     """None: no router is known to choose differently."""
     jump: Jump | None = None
     """None: the drift grows from site to site, or is not known."""
-    sequences: int = 0
-    """Sequences with any difference."""
-    here_too: int = 0
-    """Those of them whose first difference lies at this site."""
+    moved: Moved = field(default_factory=Moved)
+    """Which candidates' logits differ, where only logits do."""
+    along: Along = field(default_factory=Along)
+    """The rows of this site at the positions where its inputs are equal."""
+    others: Others = field(default_factory=Others)
+    """Where other sequences begin to differ."""
+
+    @property
+    def lanes(self) -> int | None:
+        """How many lanes of the sketch differ; None: not known."""
+        return None if self.lanes_differing is None else len(self.lanes_differing)
 
     @property
     def in_epsilons(self) -> float | None:
         """The drift in units of the last place of the site's dtype."""
-        epsilon = _EPSILON.get(self.site.dtype)
-        return (
-            None if epsilon is None or self.drift is None or math.isnan(self.drift) else self.drift / epsilon
-        )
-
-
-def in_epsilons(site: Site, drift: float | None) -> float | None:
-    """A relative drift in units of the last place of a site's dtype; None: not known."""
-    epsilon = _EPSILON.get(site.dtype)
-    return None if epsilon is None or drift is None or math.isnan(drift) else drift / epsilon
+        return in_epsilons(self.site.dtype, self.drift)
 
 
 def look(
@@ -120,17 +122,17 @@ def look(
     if at is None:
         return None
     plan = tally.plan
-    differing = [one for one in tally.pairs if one.first_position is not None]
     known: dict[str, Any] = {
         "position": at,
         "prompt_length": prompt_length,
+        "token": int(state.pair.a.tokens[at]),
         "drift": state.first_drift,
-        "sequences": len(differing),
-        "here_too": sum(one.first_site == state.first_site for one in differing),
+        "others": others(state, tally),
     }
     if state.first_site == LOGITS:
         before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
-        return Pattern(site=Site(name="lm_head", dtype=dtype), equal_before=before, **known)
+        head = Site(name="lm_head", dtype=dtype)
+        return Pattern(site=head, equal_before=before, moved=moved(a, b, state, at), **known)
     readers = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
     try:
         return _pattern(state, tally, readers, known)
@@ -152,10 +154,11 @@ def _pattern(
     unlike = (a != b).any(axis=2) & both
     fresh = ~unlike[:, :site].any(axis=1) & both[:, site]  # everything before this site is equal there
     later = fresh & (np.arange(start, stop) > at)
+    differing = np.flatnonzero(fresh & unlike[:, site]) + start
     tokens = pair.a.tokens
     return Pattern(
         site=plan.sites[site],
-        lanes=_lanes(plan, rows, state) if plan.sketches else None,
+        lanes_differing=_lanes(plan, rows, state) if plan.sketches else None,
         relation=_relation(rows, state) if plan.sketches else "",
         shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
@@ -163,19 +166,24 @@ def _pattern(
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
         again=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
         twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
-        routing=first_routing(plan, unlike, start, rows, state),
+        experts=experts_at_fault(plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site])
+        if plan.sketches
+        else [],
+        routing=first_routing(plan, unlike, both, start, rows, state),
+        along=along(rows, state, differing, plan.sites[site].dtype) if plan.sketches else Along(),
         jump=_jump(rows, state, plan, unlike[at - start]) if plan.sketches else None,
         **known,
     )
 
 
-def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> int | None:
+def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[int] | None:
     """Lanes of the first row's sketches that differ."""
     assert state.first_position is not None
     if plan.sites[state.first_site].width < 2 * SKETCH_SIZE:
         return None  # a lane is hardly more than an element
     (a, _), (b, _) = _sketches(rows, state)
-    return int(np.count_nonzero(a != b))
+    lanes: list[int] = np.flatnonzero(a != b).tolist()
+    return lanes
 
 
 def _sketches(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[tuple[np.ndarray, float]]:
@@ -254,7 +262,7 @@ def _jump(
 ) -> Jump | None:
     """Look through the first differing row. `unlike`: bool[S]."""
     assert state.first_position is not None
-    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in _EPSILON])
+    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in EPSILON])
     if not len(sites):
         return None
     (a, norms_a), (b, norms_b) = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .evidence import Evidence
-from .finding import Confidence, Finding, circumstance
+from .finding import Finding, circumstance
 from .memory import boundary
 
 _BATCH = ("batch_size", "neighbours", "arrival")
@@ -80,14 +80,13 @@ def padding(e: Evidence) -> Finding | None:
         e.replay(padding_side=other),
     )
     # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
-    weaker: Confidence = "low" if found.confidence == "low" else "medium"
-    return replace(found, confidence=weaker) if e.shape_differences("batch_size") else found
+    return replace(found, confidence="low") if e.shape_differences("batch_size") else found
 
 
 def paths(e: Evidence) -> Finding | None:
     tokens = e.shape("num_tokens")
-    if tokens is None or tokens[0] == tokens[1] or not e.differs:
-        return None
+    if tokens is None or tokens[0] == tokens[1] or not e.differs or e.prompts_differ:
+        return None  # prompts of different lengths run in different passes
     if min(tokens) == 1:
         decoded, scored = ("A", "B") if tokens[0] < tokens[1] else ("B", "A")
         evidence = [
@@ -112,7 +111,9 @@ def cache(e: Evidence) -> Finding | None:
     if cached is None and chosen and e.differs:
         found = circumstance(e, chosen, e.replay_as_a(*_CACHE) or e.drift())
         return replace(found, missing=[*found.missing, "how many tokens came from a cache was not recorded"])
-    if cached is None or cached[0] == cached[1] or not e.differs or (tokens is not None and min(tokens) == 1):
+    if cached is None or cached[0] == cached[1] or not e.differs or e.prompts_differ:
+        return None
+    if tokens is not None and min(tokens) == 1:
         return None
     evidence = [
         *e.shape_differences("cached_tokens"),
@@ -123,7 +124,7 @@ def cache(e: Evidence) -> Finding | None:
     if e.first_site is not None and e.first_site.position in cached:
         at = e.first_site.position
         evidence.append(f"the first difference sits exactly at a boundary: {boundary(e, at)}")
-    return circumstance(e, evidence, e.replay_as_a(*_CACHE, *_CHUNK) or e.replay())
+    return circumstance(e, evidence, e.replay_as_a(*_CACHE, *_CHUNK) or e.replay(), cached=True)
 
 
 def chunks(e: Evidence) -> Finding | None:
@@ -131,7 +132,7 @@ def chunks(e: Evidence) -> Finding | None:
     evidence = e.settings_named(*_CHUNK)
     # Where the cached prefix differs too, the boundary tells more: cache; a mode is told by paths.
     one_pass_only = e.scored_differently or e.shape_differences("cached_tokens")
-    if tokens is not None and min(tokens) > 1 and not one_pass_only:
+    if tokens is not None and min(tokens) > 1 and not one_pass_only and not e.prompts_differ:
         evidence += e.shape_differences("num_tokens")
     if not evidence or not e.differs:
         return None
@@ -159,6 +160,7 @@ def threads(e: Evidence) -> Finding | None:
     evidence += [f"changed in the fingerprint: {name}" for name in e.changed("cpu")]
     if not evidence or not e.differs:
         return None
+    evidence.append(f"at the first differing row, {e.first_place}")
     return circumstance(e, evidence, e.replay_as_a(*_THREADS) or e.drift())
 
 

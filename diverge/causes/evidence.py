@@ -13,9 +13,12 @@ from ...schemas.trace import Lane, Setting, Site
 from ...schemas.verdict import FirstSite, FirstText, FirstToken, Reference
 from ..commands import Commands, reading
 from ..comparison.agreement import unseeded
+from .change_words import in_words
 from .gather import Gathered
 
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
+_CHUNKED = frozenset({"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens"})
+"""Settings that say how many tokens a pass takes."""
 _UNSET = "not set"
 """How a reading begins that says that a variable has no value, which is a value of its own."""
 _OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
@@ -78,6 +81,15 @@ class Evidence(Commands):
         return f"not an origin: {self.first_site.unseen}"
 
     @property
+    def only_cached_is_unseen(self) -> bool:
+        """Everything before the first differing row was compared, but for rows that came from a cache."""
+        site = self.first_site
+        if site is None:
+            return False
+        unseen = site.unseen or ""
+        return site.is_origin or (";" not in unseen and "cached" in unseen)
+
+    @property
     def greedy(self) -> bool:
         """The request was decoded greedily on both sides, as far as they say."""
         settings = [sampling.get("temperature") for sampling in self._sampling]
@@ -125,12 +137,12 @@ class Evidence(Commands):
 
     def changed(self, *sections: str) -> list[str]:
         """The fingerprint changes of some sections, in words."""
-        return [_in_words(change) for change in self._known_changes if change.section in sections]
+        return [in_words(change) for change in self._known_changes if change.section in sections]
 
     def changed_fields(self, section: str, fields: tuple[str, ...]) -> list[str]:
         """The fingerprint changes of some fields, in words."""
         return [
-            _in_words(change)
+            in_words(change)
             for change in self._known_changes
             if change.section == section and change.field in fields
         ]
@@ -201,6 +213,8 @@ class Evidence(Commands):
             shapes.remove("cached_tokens")
         if "batch_size" in shapes and "padded_tokens" in shapes:
             shapes.remove("padded_tokens")
+        if _CHUNKED.intersection(names):  # another chunk is another pass, with another cache before it
+            shapes = [name for name in shapes if name not in ("num_tokens", "cached_tokens")]
         names = [name for name in names if name not in ("neighbours", "repeat", *shapes)]
         ignored = {"sampling", "process", "cache", "replica"}
         a, b = self.header_a.lane.settings, self.header_b.lane.settings
@@ -289,29 +303,3 @@ def _is_known(fact: Fact | None) -> bool:
 
 def _setting(setting: Setting) -> str:
     return f"{json.dumps(setting.resolved)} ({setting.source})"
-
-
-def _in_words(change: Change) -> str:
-    """One change; of two records only what differs in them."""
-    name = f"{change.section}.{change.field}"
-    if change.before is None or change.after is None:
-        before, after = ("absent" if fact is None else fact.text() for fact in (change.before, change.after))
-        return f"{name}: {_short(before)} → {_short(after)}"
-    a, b = change.before.value, change.after.value
-    others = 0
-    while isinstance(a, dict) and isinstance(b, dict) and not others:
-        differing = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-        if not differing:
-            break
-        name, others = f"{name}.{differing[0]}", len(differing) - 1
-        a, b = a.get(differing[0], "absent"), b.get(differing[0], "absent")
-    if a is change.before.value:
-        before, after = change.before.text(), change.after.text()
-    else:
-        before, after = str(a), str(b)
-    more = f" (and {others} more)" if others else ""
-    return f"{name}: {_short(before)} → {_short(after)}{more}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .evidence import Evidence
+from .look import size_of
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -26,9 +27,19 @@ class Finding:
     """In place of the table's, where the evidence names the thing."""
 
 
-def circumstance(e: Evidence, evidence: list[str], confirm: str | None) -> Finding:
-    """A difference in how the row was computed: the fewer others there are, the surer it is the cause."""
-    missing = [] if e.first_site is not None and e.first_site.is_origin else [e.not_an_origin]
+def circumstance(e: Evidence, evidence: list[str], confirm: str | None, cached: bool = False) -> Finding:
+    """A difference in how the row was computed: the fewer others there are, the surer it is the cause.
+
+    Args:
+        e: The evidence.
+        evidence: What was found.
+        confirm: The command that confirms it.
+        cached: Rows that came from a cache, and could not be seen, are part of it.
+    """
+    seen = e.first_site is not None and (e.first_site.is_origin or (cached and e.only_cached_is_unseen))
+    missing = [] if seen else [e.not_an_origin]
+    if e.seen.pattern is not None:
+        evidence = [*evidence, *size_of(e.seen.pattern)]
     others = len(e.circumstances) > 1
     confidence: Confidence = (
         "high" if not others and not missing else "medium" if not others or not missing else "low"

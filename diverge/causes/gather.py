@@ -34,6 +34,8 @@ class Gathered:
     """Draws that A and B had taken from the stream before each sequence's first one."""
     ends: tuple[SequenceResult | None, SequenceResult | None] = (None, None)
     """How both sides of that sequence ended."""
+    last: tuple[int | None, int | None] = (None, None)
+    """Their last tokens."""
 
 
 def gather(
@@ -57,10 +59,11 @@ def gather(
     lengths = prompt_length(a, pair.a), prompt_length(b, pair.b)
     prompts = pair.a.tokens[: lengths[0]].tolist(), pair.b.tokens[: lengths[1]].tolist()
     ends = _end(a, pair.a), _end(b, pair.b)
+    last = _last(pair.a), _last(pair.b)
     at = pair.divergence
     assert at is not None
     if prompts[0] != prompts[1] or at >= min(pair.a.length, pair.b.length):
-        return Gathered(pattern, prompts, ends=ends)
+        return Gathered(pattern, prompts, ends=ends, last=last)
     first = max(lengths[0], at - MOST_STEPS // 2)
     sides = [
         choices(trace, sequence, lengths[0], range(first, min(sequence.length, first + MOST_STEPS)))
@@ -75,7 +78,13 @@ def gather(
         for state in tally.pairs[:_STARTS]
     ]
     return Gathered(
-        pattern, prompts, (sides[0], sides[1]) if known else None, at - first if known else None, starts, ends
+        pattern,
+        prompts,
+        (sides[0], sides[1]) if known else None,
+        at - first if known else None,
+        starts,
+        ends,
+        last,
     )
 
 
@@ -101,6 +110,10 @@ def _start(trace: Trace, sequence: IndexedSequence, first_step: int) -> int | No
 
 def _end(trace: Trace, sequence: IndexedSequence) -> SequenceResult | None:
     return next((one for one in trace.header.results if one.sequence == sequence.number), None)
+
+
+def _last(sequence: IndexedSequence) -> int | None:
+    return int(sequence.tokens[-1]) if sequence.length else None
 
 
 def _dtype(trace: Trace) -> str:

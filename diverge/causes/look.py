@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from ...schemas.trace import SKETCH_SIZE
+from ..words import plural
 from .around import Pattern
 from .evidence import Evidence
+from .size import ANOTHER, FEWER_BITS, ROUNDING
 
-ROUNDING = 4.0
-"""Largest drift of one module with equal inputs, in units of the last place of its dtype, that another kernel
-or another order of a sum explains. Measured on the fault corpus: up to 2.7 (docs/causes.md)."""
 _KINDS: tuple[tuple[str, str], ...] = (
     (r":attn$", "the attention"),
     (r"(^|\.)(embed_tokens|wte)$|Embedding$", "the table of embeddings"),
@@ -38,14 +38,49 @@ def kind_of(seen: Pattern) -> str:
     return ""
 
 
-def what_remains(kind: str) -> str:
-    """What of such a module can be wrong where its inputs are equal."""
+def what_is_wrong(seen: Pattern) -> str:
+    """The module and what is wrong with it, as far as the rows tell: the headline of a cause."""
+    name = f"{kind_of(seen) or 'the module'} {label_of(seen)}"
+    subject = name[0].upper() + name[1:]
+    units = seen.in_epsilons
+    rounding = units is not None and units <= ROUNDING
+    if seen.relation:
+        row = f"{seen.relation} A's row" if seen.relation.endswith("times") else seen.relation
+        return f"{subject}: B's row is {row}"
+    if seen.along.constant:
+        return f"{subject}: a constant is added or missing, as a bias is"
+    if seen.experts:
+        numbers = ", ".join(map(str, seen.experts))
+        return f"{subject}: only rows of expert{'s' * (len(seen.experts) > 1)} {numbers} differ"
+    if 0 < seen.moved.moved <= len(seen.moved.tokens):
+        tokens = ", ".join(str(token) for token, _, _ in seen.moved.tokens)
+        return f"{subject}: the row{'s' * (seen.moved.moved > 1)} of token {tokens}"
+    if seen.lanes == 1:
+        within = ", within rounding" if rounding else ""
+        return f"{subject}: one output channel is off{within}, as one row of weights or one bias moves it"
+    if rounding:
+        weights = "" if is_attention(seen) else ", or an ulp of a weight"
+        return f"{subject}, within rounding: another kernel or order of its sums{weights}"
+    return f"{subject} itself: {_what_remains(seen)}"
+
+
+def _what_remains(seen: Pattern) -> str:
+    """What of a module can be wrong where its inputs are equal and its output is beyond rounding."""
+    kind = kind_of(seen)
+    if kind == "the attention":
+        if seen.position == 0:
+            return "its values, its heads or its kernel, for with one key there is nothing to weigh"
+        if seen.position == 1:
+            return "its scale, mask or positions, for only rows with more than one key differ"
+        if seen.equal_before:
+            return f"its mask, window or positions, for the first {seen.equal_before} rows are equal"
     return {
         "the attention": "its kernel, mask, scale or positions",
-        "the norm": "its weights, epsilon or kernel",
-        "the activation function": "another function or kernel",
+        "the norm": "its weights, its epsilon or the precision it is computed in",
+        "the activation function": "another function",
         "the table of embeddings": "its rows of some tokens",
-    }.get(kind, "its weights or its kernel")
+        "": "something that it adds to what its parts compute",
+    }.get(kind, "its weights, or the precision they are computed in")
 
 
 def label_of(seen: Pattern) -> str:
@@ -76,11 +111,22 @@ def size_of(seen: Pattern) -> list[str]:
     if units is None or seen.drift is None:
         return []
     if units <= ROUNDING:
-        told = "as another kernel, another order of a sum or one ulp in a weight leave"
-    else:
+        told = "within rounding, as another kernel, another order of a sum or one ulp of a weight leave"
+    elif FEWER_BITS[0] < seen.drift < FEWER_BITS[1] and seen.position == 0 and (seen.lanes or 16) > 1:
+        told = (
+            "more than rounding in this dtype leaves; fewer bits in the weights or in the computation leave "
+            "as much (bfloat16 about 0.002, eight bits about 0.005)"
+        )
+    elif seen.drift < ANOTHER:
         told = "more than rounding in this dtype leaves"
+    else:
+        told = "most of the row is something else, so it is no loss of precision"
+    if not seen.drift:
+        return [f"its drift is below what the sketch resolves, so within rounding of {seen.site.dtype}"]
+    size = f"{units:,.0f}" if units >= 100 else f"{units:.2g}"
     return [
-        f"its drift is {seen.drift:.2g}, {units:,.2g} units of the last place of {seen.site.dtype}: {told}"
+        f"its drift is {seen.drift:.2g}, {size} unit{'s' * (size != '1')} of the last place of "
+        f"{seen.site.dtype}: {told}"
     ]
 
 
@@ -93,26 +139,56 @@ def row_of_b(seen: Pattern) -> list[str]:
             if seen.relation.endswith("times")
             else f"B's row is {seen.relation}"
         )
-    if seen.lanes == 1:
+    if seen.along.constant:
         found.append(
-            "only one of the sketch's 16 lanes differs: one output channel, as a row of weights or bias moves"
+            f"the difference is one and the same vector at all {len(seen.along.far)} positions that differ"
         )
-    elif seen.lanes is not None and seen.lanes < 8:
-        found.append(f"only {seen.lanes} of the sketch's 16 lanes differ: a few output channels")
+    lanes = seen.lanes_differing
+    if lanes is not None and len(lanes) < SKETCH_SIZE // 2:
+        count = "one output channel differs" if len(lanes) == 1 else "a few output channels differ"
+        places = ", ".join(map(str, lanes))
+        found.append(f"only {count}: index modulo {SKETCH_SIZE} is {places}")
+    if seen.experts:
+        experts = f"expert{'s' * (len(seen.experts) > 1)} {' and '.join(map(str, seen.experts))}"
+        found.append(f"every differing row went through {experts}, no equal row did")
     return found
+
+
+def moved_tokens(e: Evidence, seen: Pattern) -> list[str]:
+    """Which logits differ, where the output head is all that does."""
+    head = seen.moved
+    if not head.moved:
+        return []
+    if head.moved > len(head.tokens):
+        return [f"the logits of {head.moved} of {head.common} candidates that both list differ there"]
+    texts = e.header_a.token_text
+    told = ", ".join(
+        f"token {token}{f' {text!r}' if (text := texts.get(str(token))) else ''} from {a:.4g} to {b:.4g}"
+        for token, a, b in head.tokens
+    )
+    one = head.moved == 1
+    return [
+        f"of {head.common} candidates that both list, only the logit{'' if one else 's'} of {head.moved} "
+        f"differ{'s' if one else ''}: {told}"
+    ]
 
 
 def elsewhere(seen: Pattern) -> list[str]:
     """Where else the site differs or does not."""
     found = []
     if kind_of(seen) == "the table of embeddings":
-        again = f" (and at {len(seen.again)} more positions)" if seen.again else ""
-        found.append(f"it is looked up by the token at position {seen.position}{again}")
-    if seen.equal_before or seen.equal_after:
+        again = f", which stands at {plural(len(seen.again), 'later position')} too" if seen.again else ""
+        found.append(f"it is looked up by token {seen.token}{again}")
+    if seen.equal_before:
         found.append(
-            f"with equal inputs it is equal at {seen.equal_before} positions before and {seen.equal_after} "
-            f"behind, and differs at {seen.differing_after} behind"
+            f"its rows at {plural(seen.equal_before, 'earlier position')} are equal"
+            if seen.equal_before > 1
+            else "its row at the position before is equal"
         )
-    if seen.sequences > 1:
-        found.append(f"in {seen.here_too} of {seen.sequences} differing sequences the difference begins here")
-    return found
+    if seen.equal_after:
+        later = seen.equal_after + seen.differing_after
+        told = f"{seen.differing_after} differ and {seen.equal_after} are equal"
+        if not seen.differing_after:
+            told = "none differs"
+        found.append(f"of {plural(later, 'later row')} with equal inputs {told}")
+    return found + ([told] if (told := seen.along.told()) else []) + seen.others.told()

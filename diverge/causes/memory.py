@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .around import Pattern, in_epsilons
+from .around import Pattern
 from .evidence import Evidence
 from .finding import Confidence, Finding
-from .look import ROUNDING, beyond_rounding, is_attention, label_of, size_of, stands_alone
+from .look import beyond_rounding, is_attention, label_of, size_of, stands_alone
+from .size import ROUNDING, in_epsilons
 
 _BLOCKS = (256, 128, 64, 32, 16)
 """Tokens in a block of a KV cache, as engines have them."""
@@ -16,7 +17,7 @@ _OF_PASSES = frozenset({"num_tokens", "cached_tokens", "cache", "prefill_chunk",
 def kv_cache(e: Evidence) -> Finding | None:
     """An attention read something else than was written: its inputs are equal, its output is far off."""
     seen, cached = e.seen.pattern, e.shape("cached_tokens")
-    if seen is None or cached is None or max(cached) == 0 or not _only_cached_rows_are_unseen(e):
+    if seen is None or cached is None or max(cached) == 0 or not e.only_cached_is_unseen:
         return None
     if seen.site.part == "attn" and beyond_rounding(seen):
         site, drift = seen.site, seen.drift
@@ -28,7 +29,7 @@ def kv_cache(e: Evidence) -> Finding | None:
     else:
         return None
     length = max(cached)
-    units = in_epsilons(site, drift) or 0.0
+    units = in_epsilons(site.dtype, drift) or 0.0
     evidence = [
         f"{site.label()} at position {seen.position} is off by {drift:.2g}, {units:,.0f} units of the last "
         f"place of {site.dtype}: no rounding",
@@ -37,15 +38,16 @@ def kv_cache(e: Evidence) -> Finding | None:
     ]
     steps = seen.position - seen.prompt_length
     if steps > 0:
-        evidence.append(f"{steps} decode steps before it are equal, so the cache was right up to there")
+        told = "the decode step before it is" if steps == 1 else f"the {steps} decode steps before it are"
+        evidence.append(f"{told} equal, so the cache was right up to there")
     elif steps == 0:
         evidence.append("it is the first decode step: the first that reads what the prefill wrote")
     if length == seen.position and steps < 0:
         evidence.append(boundary(e, length))
-    missing = [] if e.first_site is None or e.first_site.is_origin else [e.not_an_origin]
+    evidence += seen.others.told()
     others = set(e.circumstances) - _OF_PASSES
     confidence: Confidence = "medium" if others else "high"
-    return Finding(evidence, confidence, missing, e.replay(), direct=not others)
+    return Finding(evidence, confidence, confirm=e.replay(), direct=not others)
 
 
 def _jumps_in_attention(seen: Pattern) -> bool:
@@ -53,7 +55,7 @@ def _jumps_in_attention(seen: Pattern) -> bool:
     jump = seen.jump
     if jump is None or jump.site.part != "attn":
         return False
-    before, after = (in_epsilons(jump.site, drift) or 0.0 for drift in (jump.before, jump.drift))
+    before, after = (in_epsilons(jump.site.dtype, drift) or 0.0 for drift in (jump.before, jump.drift))
     return before <= ROUNDING < after
 
 
@@ -75,23 +77,21 @@ def decode_path(e: Evidence) -> Finding | None:
     tokens = e.shape("num_tokens")
     if tokens is not None and max(tokens) > 1:
         return None
+    far = beyond_rounding(seen)
+    if far and seen.others.untouched:
+        return None  # other sequences were decoded rightly
     evidence = [
-        f"at all {seen.equal_before} positions before that were compared, {label_of(seen)} gave equal rows; "
-        "it differs from the first decode step on, with equal inputs",
+        f"all {seen.equal_before} rows of {label_of(seen)} in the prefill are equal; it differs from the "
+        "first decode step on, with equal inputs",
         "so its weights were right in the prefill: decoding has another kernel, a captured graph, or reads "
         "older weights",
         *size_of(seen),
+        *seen.others.told(),
     ]
+    label = "Decoding only: stale weights, a captured graph or another kernel"
     return Finding(
         evidence,
-        "medium" if is_attention(seen) and beyond_rounding(seen) else "high",
+        "medium" if is_attention(seen) and far else "high",
         confirm=e.replay("golden-prefill"),
-    )
-
-
-def _only_cached_rows_are_unseen(e: Evidence) -> bool:
-    """Everything before was compared, but for rows that came from a cache."""
-    site = e.first_site
-    return site is not None and (
-        site.is_origin or ((site.unseen or "").count(";") == 0 and "cached" in (site.unseen or ""))
+        label=label if far else "Decoding only, within rounding: another kernel or a captured graph",
     )

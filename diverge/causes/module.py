@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .around import Twin
+from ..words import plural
+from .around import Pattern, Twin
 from .evidence import Evidence
 from .finding import Finding
 from .look import (
@@ -15,10 +16,11 @@ from .look import (
     is_attention,
     kind_of,
     label_of,
+    moved_tokens,
     row_of_b,
     size_of,
     stands_alone,
-    what_remains,
+    what_is_wrong,
 )
 from .memory import decode_path, kv_cache
 from .routing import is_choice
@@ -41,21 +43,38 @@ def _of_twins(e: Evidence, in_one_batch: bool) -> Finding | None:
     unlike = [[one for one in seen.twins if not equal(one)] for equal in (_equal_in_a, _equal_in_b)]
     if not any(unlike):
         return None
-    where = "in its batch" if in_one_batch else "in runs of its own"
+    where = "of the same batch" if in_one_batch else "run once more"
     evidence = []
     for side, found in zip("AB", unlike, strict=True):
-        names = ", ".join(f"{one.request_id} sample {one.sample}" for one in found[:3])
-        if found:
-            evidence.append(
-                f"in {side}, {names} with the same tokens {where} has another row at {e.first_place}"
+        count = len(seen.twins)
+        if not found:
+            told = f"in {side} every sequence with the same tokens, {where}, has the same row there"
+        elif len(found) == count:
+            told = (
+                f"in {side} the row of {_name(e)} at {e.first_place} is unlike that of {_twins(found)}, "
+                f"the same tokens {where}"
             )
         else:
-            evidence.append(
-                f"in {side} all {len(seen.twins)} sequences with the same tokens have the same row there"
+            told = (
+                f"in {side} the row of {_twins(found)} at {e.first_place} is unlike that of {_name(e)} and "
+                f"{plural(count - len(found), 'other sequence')}, the same tokens {where}"
             )
+        evidence.append(told)
     if all(unlike):
         evidence.append("so the difference between A and B is within what one side differs from itself")
-    return Finding(evidence, "high", confirm=e.replay(repeat=8), direct=True)
+    return Finding([*evidence, *size_of(seen)], "high", confirm=e.replay(repeat=8), direct=True)
+
+
+def _name(e: Evidence) -> str:
+    """The sequence that the first difference is of."""
+    site = e.first_site
+    assert site is not None
+    return f"{site.request_id} sample {site.sample}" if site.sample else site.request_id
+
+
+def _twins(found: list[Twin]) -> str:
+    names = [f"{one.request_id} sample {one.sample}" if one.sample else one.request_id for one in found]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _equal_in_a(twin: Twin) -> bool:
@@ -75,10 +94,20 @@ def routing(e: Evidence) -> Finding | None:
     evidence = [
         f"at {e.first_place} other experts were chosen, and all before is equal, the router's scores too",
         *([chosen] if chosen else []),
+        *_how_often(seen),
         "equal scores and another choice: a tie between experts, another rule of choice, or a wrong index",
         "what differs behind it follows from that choice",
     ]
     return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+
+
+def _how_often(seen: Pattern) -> list[str]:
+    """At how many positions a router chose otherwise, of those where it got equal inputs."""
+    if seen.routing is None:
+        return []
+    count, compared = seen.routing.differing, seen.routing.compared
+    told = f"that is so at {count} of {plural(compared, 'position')} where its inputs are equal"
+    return [told, *seen.others.told()]
 
 
 def routing_behind(e: Evidence) -> Finding | None:
@@ -106,13 +135,19 @@ def positions(e: Evidence) -> Finding | None:
         evidence = [
             f"from position {seen.position} on, {label_of(seen)} has in B the rows that A has "
             f"{abs(seen.shift)} {'later' if seen.shift > 0 else 'earlier'}: the position ids are {many} in B",
-            f"the {seen.equal_before} positions before are equal",
+            *([f"{_before(seen)} equal"] if seen.equal_before else []),
+            *seen.others.told(),
         ]
         return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
     evidence = [f"{e.first_place} differs, and is no row that A has at another position nearby"]
     if seen.position == 1:
         evidence.append("position 0 is equal and all behind it differ: another base or scaling of the angles")
     return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+
+
+def _before(seen: Pattern) -> str:
+    one = seen.equal_before == 1
+    return "the row before is" if one else f"the {seen.equal_before} rows before are"
 
 
 def one_row(e: Evidence) -> Finding | None:
@@ -127,15 +162,26 @@ def one_row(e: Evidence) -> Finding | None:
     ):
         return None
     evidence = [
-        f"at {seen.equal_before} positions before, {label_of(seen)} gave equal rows, so its weights are "
-        f"equal; at position {seen.position} it is off by {seen.drift:.2g}, no rounding",
+        f"{_before(seen)} equal, so its weights are; at position {seen.position} it is off by "
+        f"{seen.drift:.2g}, no rounding",
     ]
-    if seen.equal_after:
-        evidence.append(
-            f"at {seen.equal_after} positions behind, with equal inputs, it gave equal rows again"
-        )
-    evidence += row_of_b(seen)
-    return Finding(evidence, "medium", confirm=e.replay(repeat=3))
+    later = seen.equal_after + seen.differing_after
+    if later:
+        differ = f"{seen.differing_after} differ" if seen.differing_after else "none differs"
+        evidence.append(f"of {plural(later, 'later row')} with equal inputs {differ}")
+    evidence += row_of_b(seen) + ([told] if (told := seen.along.told()) else []) + seen.others.told()
+    name = f"{kind_of(seen) or 'the module'} {label_of(seen)}"
+    if not seen.differing_after:
+        label = f"A single wrong row of {name}" + (f": it is {_of_a(seen)}" if seen.relation else "")
+    elif seen.equal_after:
+        label = f"Single wrong rows of {name}"
+    else:
+        label = f"Wrong rows of {name} from position {seen.position} on"
+    return Finding(evidence, "medium", confirm=e.replay(repeat=3), label=label)
+
+
+def _of_a(seen: Pattern) -> str:
+    return f"{seen.relation} A's" if seen.relation.endswith("times") else seen.relation
 
 
 _LOOKED_UP = ("the table of embeddings", "the experts", "the table of positions", "the output head")
@@ -163,19 +209,14 @@ def module(e: Evidence) -> Finding | None:
     evidence = [
         f"{e.first_place} is an origin: its inputs, execution shape and recorded settings are equal, "
         "its output is not",
-        "what remains is the module itself (its weights, its kernel) or a run that does not repeat itself",
+        "so the module itself computes something else, or a run does not repeat itself",
     ]
-    if site.position == 0:
-        evidence.append("it differs from the very first position on, as changed weights do")
     if seen is not None:
-        evidence += size_of(seen) + row_of_b(seen) + elsewhere(seen)
+        evidence += size_of(seen) + row_of_b(seen) + moved_tokens(e, seen) + elsewhere(seen)
     missing = (
         []
         if e.has_fingerprints
         else ["no fingerprint in one of the traces, so changed weights cannot be excluded"]
     )
-    label = None
-    kind = "" if seen is None else kind_of(seen)
-    if seen is not None and kind:
-        label = f"{kind[0].upper()}{kind[1:]} {label_of(seen)} itself: {what_remains(kind)}"
+    label = None if seen is None else what_is_wrong(seen)
     return Finding(evidence, "medium", missing, e.replay(repeat=3), label=label)

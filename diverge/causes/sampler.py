@@ -1,15 +1,30 @@
-"""Causes behind equal logits: the random draws, the order of candidates, filters, logits processors; and why
-one output is longer.
-"""
+"""Causes behind equal logits: the random draws, the order of candidates, filters, logits processors."""
 
 from __future__ import annotations
+
+import json
 
 from .draws import Choices, Step, processed_alike, scale_of, shifted_by
 from .evidence import Evidence
 from .finding import Finding
 
-_LENGTH = ("max_tokens",)
-_STOP = ("stop", "stop_token_ids", "ignore_eos", "min_tokens")
+_SHOWN = 40
+"""Characters of a value that a label shows."""
+_NEUTRAL: dict[str, object] = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+}
+"""Fields that change logits, and the value at which they do not; the others do not where they are empty."""
+_PROCESSORS = (
+    *_NEUTRAL,
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "logits_processors",
+)
 
 
 def seed_scope(e: Evidence) -> Finding | None:
@@ -61,16 +76,48 @@ def logits_processing(e: Evidence) -> Finding | None:
         f"the raw logits are bit-identical; behind the logits processors the likeliest is token {a.top1_id} "
         f"with {a.top1_logit:.5g} in A, token {b.top1_id} with {b.top1_logit:.5g} in B"
     ]
+    label = None
     scales = [scale_of(side) for side in e.seen.choices]
     if None not in scales:
         evidence.append(f"as temperatures of {scales[0]:.4g} in A and {scales[1]:.4g} in B leave them")
     else:
         changing = [side for side, step in zip("AB", steps, strict=True) if not _is_raw(step)]
         if len(changing) == 1:
-            evidence.append(
-                f"only {changing[0]} changes the logits there: a penalty, a bias, a bad word or a constraint"
-            )
-    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+            evidence += _one_changes(changing[0], a if changing[0] == "A" else b)
+            label = _not_applied(e, changing[0])
+    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True, label=label)
+
+
+def _one_changes(side: str, step: Step) -> list[str]:
+    """How a side changes the logits of its likeliest token, where the other changes none."""
+    raw = [float(x) for token, x in zip(step.ids, step.logits, strict=True) if token == step.top1_id]
+    told = f"only {side} changes the logits there: a penalty, a bias, a bad word or a constraint"
+    if not raw or step.top1_logit is None:
+        return [told]
+    moved = step.top1_logit - raw[0]
+    how = f"token {step.top1_id} has {raw[0]:.5g} before and {step.top1_logit:.5g} behind it"
+    return [told, f"{how}, {moved:+.5g}" if moved else f"{how}: others are lowered"]
+
+
+def _not_applied(e: Evidence, side: str) -> str | None:
+    """The one field that both requests state, and that only one side heeds."""
+    stated = [_stated_processors(e, index) for index in (0, 1)]
+    if stated[0] != stated[1] or len(stated[0]) != 1:
+        return None
+    other = "B" if side == "A" else "A"
+    return f"Equal logits: {stated[0][0]}, which both requests state, is not applied in {other}"
+
+
+def _stated_processors(e: Evidence, side: int) -> list[str]:
+    """The fields of a side that change logits."""
+    found = []
+    for name in _PROCESSORS:
+        setting = e.sampling_of(side).get(name)
+        value = None if setting is None else setting.resolved
+        if value and value != _NEUTRAL.get(name):
+            text = json.dumps(value)
+            found.append(f"{name}={text}" if len(text) <= _SHOWN else name)
+    return found
 
 
 def candidate_order(e: Evidence) -> Finding | None:
@@ -151,63 +198,6 @@ def own_draws(e: Evidence) -> Finding | None:
     near = moved is not None and all(margin is not None and margin > moved for margin in margins)
     evidence.append("greedy requests, or --mode golden-decode, compare the numbers without the draws")
     return Finding(evidence, "high" if near else "medium", confirm=e.replay("golden-decode"), of_choice=True)
-
-
-def length_limit(e: Evidence) -> Finding | None:
-    """The side that ended first had reached a limit."""
-    return _ended(e, "limit")
-
-
-def stop_rule(e: Evidence) -> Finding | None:
-    """The side that ended first had met a stop rule that the other did not heed."""
-    return _ended(e, "stop")
-
-
-def length(e: Evidence) -> Finding | None:
-    """One output is longer, and no trace says by which rule the other ended."""
-    return _ended(e, "")
-
-
-def _ended(e: Evidence, asked: str) -> Finding | None:
-    if e.first_token is None or not e.ended or e.prompts_differ:
-        return None
-    differences = {line.partition(":")[0]: line for line in e.sampling_differences}
-    limits = [line for name, line in differences.items() if name in _LENGTH]
-    stops = [line for name, line in differences.items() if name in _STOP]
-    side = "AB".index(e.ended)
-    result = e.seen.ends[side]
-    reason = "" if result is None else result.reason
-    kind = {"length": "limit", "stop": "stop"}.get(reason, "limit" if limits else "stop" if stops else "")
-    if kind != asked:
-        return None
-    evidence = [f"{e.ended} ends before position {e.first_token.position}; up to there all tokens are equal"]
-    if reason:
-        evidence.append(f"it ended with the reason {reason!r}{_rule(e, side)}")
-        other = e.seen.ends[1 - side]
-        if other is not None:
-            evidence.append(f"the other side went on and ended with the reason {other.reason!r}")
-    evidence += limits + stops
-    missing = (
-        []
-        if limits or stops or reason
-        else ["the stop rules read the same in both traces: finish reasons would tell"]
-    )
-    return Finding(evidence, "high", missing, e.replay(), direct=True)
-
-
-def _rule(e: Evidence, side: int) -> str:
-    """Which stated stop rule the end of a side's text meets, in words."""
-    sampling, result = e.sampling_of(side), e.seen.ends[side]
-    strings = sampling.get("stop")
-    text = "" if result is None else result.text or ""
-    if strings is not None and isinstance(strings.resolved, list):
-        met = [stop for stop in strings.resolved if stop and stop.strip() in text]
-        if met:
-            return f": the stop string {met[0]!r} is in its text"
-    limit = sampling.get("max_tokens")
-    if result is not None and result.reason == "length" and limit is not None:
-        return f", where max_tokens={limit.resolved} is stated"
-    return ""
 
 
 def _deciding(e: Evidence) -> tuple[Step, Step] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...schemas.verdict import Cause
-from . import circumstances, memory, tokens
+from . import circumstances, ending, memory, tells, tokens
 from . import module as modules
 from . import prompt as prompts
 from . import reference as references
@@ -29,6 +29,8 @@ class Entry:
     id: str
     label: str
     find: Callable[[Evidence], Finding | None]
+    tells: str
+    """How to read what the confirming command gives."""
 
 
 def rank(evidence: Evidence) -> list[Cause]:
@@ -46,62 +48,101 @@ def rank(evidence: Evidence) -> list[Cause]:
             missing=[*finding.missing, *references.without_reference(entry.id, evidence)],
             confidence=finding.confidence,
             confirm=finding.confirm,
+            tells=_tells(entry, finding.confirm),
         )
         for entry, finding in found
     ]
 
 
+def _tells(entry: Entry, command: str | None) -> str | None:
+    """Where no run can confirm it here, the command lists what changed."""
+    if command is None:
+        return None
+    listed = command.startswith("rip query") and entry.tells not in (tells.PARTING, tells.NOT_FINITE)
+    return tells.CHANGED if listed else entry.tells
+
+
 TABLE: tuple[Entry, ...] = (
-    Entry("tokenizer", "Equal prompt text, other token ids", prompts.tokenizer),
-    Entry("prompt-truncated", "One prompt is a part of the other", prompts.truncated),
-    Entry("prompt-insertion", "Tokens were put into the prompt or left out", prompts.insertion),
-    Entry("prompt", "The prompts differ", prompts.prompt),
-    Entry("length-limit", "One output is longer: another output limit", samplers.length_limit),
-    Entry("stop-rule", "One output is longer: a stop rule was not heeded", samplers.stop_rule),
-    Entry("length", "One output is longer: a stop rule or a length limit", samplers.length),
-    Entry("non-finite", "Non-finite values", tokens.nonfinite),
-    Entry("sampling-contract", "The sampling contract differs", tokens.sampling),
-    Entry("no-seed", "The engine takes no seed", tokens.no_seed),
-    Entry("seed-scope", "Equal logits: the stream of draws is shared between requests", samplers.seed_scope),
-    Entry("rng", "Equal logits, another draw: random state", samplers.rng),
+    Entry("tokenizer", "Equal prompt text, other token ids", prompts.tokenizer, tells.PARTING),
+    Entry("prompt-truncated", "One prompt is a part of the other", prompts.truncated, tells.PARTING),
+    Entry(
+        "prompt-insertion", "Tokens were put into the prompt or left out", prompts.insertion, tells.PARTING
+    ),
+    Entry("prompt", "The prompts differ", prompts.prompt, tells.PARTING),
+    Entry("length-limit", "One output is longer: another output limit", ending.length_limit, tells.ENDED),
+    Entry("stop-rule", "One output is longer: a stop rule was not heeded", ending.stop_rule, tells.ENDED),
+    Entry("length", "One output is longer: a stop rule or a length limit", ending.length, tells.ENDED),
+    Entry("non-finite", "Non-finite values", tokens.nonfinite, tells.NOT_FINITE),
+    Entry("sampling-contract", "The sampling contract differs", tokens.sampling, tells.STATED),
+    Entry("no-seed", "The engine takes no seed", tokens.no_seed, tells.UNLIKE),
+    Entry(
+        "seed-scope",
+        "Equal logits: the stream of draws is shared between requests",
+        samplers.seed_scope,
+        tells.CHOSEN,
+    ),
+    Entry("rng", "Equal logits, another draw: random state", samplers.rng, tells.CHOSEN),
     Entry(
         "logits-processing",
         "Equal logits, processed otherwise: temperature, penalty, bias or constraint",
         samplers.logits_processing,
+        tells.CHOSEN,
     ),
     Entry(
-        "candidate-order", "Equal logits and draw: another order of the candidates", samplers.candidate_order
+        "candidate-order",
+        "Equal logits and draw: another order of the candidates",
+        samplers.candidate_order,
+        tells.CHOSEN,
     ),
     Entry(
-        "sampling-filter", "Equal logits and draw: candidates filtered otherwise", samplers.sampling_filter
+        "sampling-filter",
+        "Equal logits and draw: candidates filtered otherwise",
+        samplers.sampling_filter,
+        tells.CHOSEN,
     ),
-    Entry("sampler", "Equal logits, another token: sampler or random state", samplers.sampler),
-    Entry("weights", "The weights differ", tokens.weights),
-    Entry("dtype", "Another dtype or quantization", circumstances.dtype),
-    Entry("not-repeatable", "A run that does not repeat itself", modules.non_repeating),
-    Entry("batch-rows", "Identical rows of one batch differ", modules.batch_rows),
-    Entry("moe-routing", "Other experts were chosen", modules.routing),
-    Entry("positions", "Other positions, or another table of them", modules.positions),
-    Entry("kv-cache", "The KV cache: stale, foreign or corrupted entries", memory.kv_cache),
-    Entry("batch-shape", "Another batch shape", circumstances.batch),
-    Entry("padding", "Another padding", circumstances.padding),
-    Entry("prefill-decode", "Prefill against decode path", circumstances.paths),
-    Entry("cache-boundary", "Another cache or chunk boundary", circumstances.cache),
-    Entry("prefill-chunk", "Another prefill chunking", circumstances.chunks),
-    Entry("attention-backend", "Another attention backend", circumstances.attention),
-    Entry("threads", "Other CPU threads or instruction set", circumstances.threads),
-    Entry("parallel-topology", "Another parallel topology", circumstances.parallel),
-    Entry("graph-path", "Eager against graph or compiled", circumstances.graph),
-    Entry("kernel", "Another engine, library or kernel", circumstances.kernels),
+    Entry("sampler", "Equal logits, another token: sampler or random state", samplers.sampler, tells.CHOSEN),
+    Entry("weights", "The weights differ", tokens.weights, tells.CHANGED),
+    Entry("dtype", "Another dtype or quantization", circumstances.dtype, tells.AS_A),
+    Entry("not-repeatable", "A run that does not repeat itself", modules.non_repeating, tells.UNLIKE),
+    Entry("batch-rows", "Identical rows of one batch differ", modules.batch_rows, tells.UNLIKE),
+    Entry("moe-routing", "Other experts were chosen", modules.routing, tells.REPEATED),
+    Entry("positions", "Other positions, or another table of them", modules.positions, tells.REPEATED),
+    Entry("kv-cache", "The KV cache: stale, foreign or corrupted entries", memory.kv_cache, tells.CACHED),
+    Entry("batch-shape", "Another batch shape", circumstances.batch, tells.AS_A),
+    Entry("padding", "Another padding", circumstances.padding, tells.AS_A),
+    Entry("prefill-decode", "Prefill against decode path", circumstances.paths, tells.AS_A),
+    Entry("cache-boundary", "Another cache or chunk boundary", circumstances.cache, tells.AS_A),
+    Entry("prefill-chunk", "Another prefill chunking", circumstances.chunks, tells.AS_A),
+    Entry("attention-backend", "Another attention backend", circumstances.attention, tells.AS_A),
+    Entry("threads", "Other CPU threads or instruction set", circumstances.threads, tells.AS_A),
+    Entry("parallel-topology", "Another parallel topology", circumstances.parallel, tells.AS_A),
+    Entry("graph-path", "Eager against graph or compiled", circumstances.graph, tells.AS_A),
+    Entry("kernel", "Another engine, library or kernel", circumstances.kernels, tells.CHANGED),
     Entry(
         "beyond-rounding",
         "Beyond rounding: one side is farther from the reference",
         references.beyond_rounding,
+        tells.MEASURED,
     ),
-    Entry("decode-path", "Decoding only: its kernel, its graph or stale weights", memory.decode_path),
-    Entry("one-row", "Single wrong rows of a module", modules.one_row),
-    Entry("module", "The module itself", modules.module),
-    Entry("moe-routing-behind", "The difference makes routers choose other experts", modules.routing_behind),
-    Entry("own-draws", "Drawn tokens: each engine has random numbers of its own", samplers.own_draws),
-    Entry("near-tie", "A near tie: rounding flips the choice", tokens.near_tie),
+    Entry(
+        "decode-path",
+        "Decoding only: its kernel, its graph or stale weights",
+        memory.decode_path,
+        tells.PREFILLED,
+    ),
+    Entry("one-row", "Single wrong rows of a module", modules.one_row, tells.REPEATED),
+    Entry("module", "The module itself", modules.module, tells.REPEATED),
+    Entry(
+        "moe-routing-behind",
+        "The difference makes routers choose other experts",
+        modules.routing_behind,
+        tells.FORCED,
+    ),
+    Entry(
+        "own-draws",
+        "Drawn tokens: each engine has random numbers of its own",
+        samplers.own_draws,
+        tells.FORCED,
+    ),
+    Entry("near-tie", "A near tie: rounding flips the choice", tokens.near_tie, tells.FORCED),
 )

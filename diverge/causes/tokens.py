@@ -49,6 +49,9 @@ def near_tie(e: Evidence) -> Finding | None:
     token = e.first_token
     if token is None or token.step is None or e.ended or e.logits_equal:
         return None
+    seen = e.seen.pattern
+    if beyond_rounding(seen) or (seen is not None and is_choice(seen.site)):
+        return None  # a drift that is no rounding swaps tokens that are no tie
     margins = [margin for margin in (token.margin_a, token.margin_b) if margin is not None]
     drift, kind = token.max_abs_logit_diff, "logits"
     if drift is None:
@@ -62,10 +65,6 @@ def near_tie(e: Evidence) -> Finding | None:
     if not e.greedy:
         evidence.append("the tokens were sampled, so the draw decides together with the margin")
     confidence: Confidence = "high" if e.greedy and max(margins) <= drift else "medium"
-    seen = e.seen.pattern
-    if beyond_rounding(seen) or (seen is not None and is_choice(seen.site)):
-        evidence.append("the drift is no rounding, so this is no tie that either side may break as it likes")
-        confidence = "low"
     return Finding(evidence, confidence, confirm=e.replay("golden-decode"), of_choice=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...schemas.trace import SKETCH_SIZE
 from ..reading.load import Trace
 from ..reading.site_columns import SiteReader
 from .align import IndexedSequence, row_of
@@ -45,6 +46,23 @@ class SiteRowReader:
             there[here] = (columns >= 0) & (True if present is None else present[:, columns])
             at += count
         return found, there
+
+    def column(
+        self, sequence: IndexedSequence, positions: np.ndarray, site: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """float32[n, 16] sketches and float32[n] norms of one site at n positions, which are ascending."""
+        rows = np.array([row_of(self._trace, sequence, int(position)) for position in positions])
+        groups = np.array([self._trace.group_of(int(row)) for row in rows])
+        sketches, norms = np.zeros((len(rows), SKETCH_SIZE), np.float32), np.zeros(len(rows), np.float32)
+        for number in np.unique(groups).tolist():
+            here = groups == number
+            group = self._trace.groups[number]
+            inside = rows[here] - group.first_row
+            columns = np.full(len(inside), group.part.columns_of[self._columns[site]])
+            reader = self._reader.group(number)
+            norms[here] = reader.take("site_l2", inside, columns)
+            sketches[here] = reader.take("site_sketch", inside, columns)
+        return sketches, norms
 
     def sketches(
         self, sequence: IndexedSequence, position: int, sites: np.ndarray
