@@ -17,8 +17,8 @@ from .. import __version__
 from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .causes.diagnose import causes, differing, first_logprob, first_row, first_site, first_text, first_token
-from .causes.pass_order import begin_where_it_ran_first
+from .causes.diagnose import causes, first_logprob, first_row, first_site, first_text, first_token
+from .causes.pass_order import begin_where_they_ran_first
 from .comparison.agreement import agreement
 from .comparison.align import Pair, Run, plan
 from .comparison.levels import levels, strongest
@@ -96,7 +96,7 @@ def diverge(
             writer.add("tokens", with_sites(tokens, sites))
             if len(sites.row):
                 writer.add("sites", site_rows(tokens, sites, site_plan))
-        begin_where_it_ran_first(differing(tally), tally, trace_a, trace_b)
+        begin_where_they_ran_first(tally, trace_a, trace_b)
         checked = [pool.submit(check_row_hashes, *row) for row in first_row(tally, trace_a, trace_b)]
         writer.add("site_totals", site_totals(tally))
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))

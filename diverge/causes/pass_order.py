@@ -24,22 +24,35 @@ _LONGEST_PASS = 4096
 _EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
 
 
-def begin_where_it_ran_first(state: PairState | None, tally: Tally, a: Trace, b: Trace) -> None:
-    """Move a pair's first difference to the earliest differing module of its forward pass.
+_MOST = 1000
+"""Pairs that are looked at."""
+
+
+def begin_where_they_ran_first(tally: Tally, a: Trace, b: Trace) -> None:
+    """Move the first difference of pairs to the earliest differing module of its forward pass.
+
+    Only of those whose first differing row is not finite, or is of experts while routers chose otherwise at a
+    later position.
 
     Args:
-        state: The pair that the verdict speaks of; only changed where its first differing row is not finite,
-            or is of experts whose router chose otherwise at a later position.
         tally: What was compared.
         a: The trace A.
         b: The trace B.
     """
-    if state is None or state.first_position is None or state.first_site == LOGITS:
-        return
-    infinite = not all(math.isfinite(norm) for norm in state.first_norms or ())
-    if not infinite and not _EXPERTS.search(tally.plan.sites[state.first_site].name):
-        return
-    at, pair = state.first_position, state.pair
+    moved = 0
+    for state in tally.pairs:
+        if state.first_position is None or state.first_site == LOGITS or moved == _MOST:
+            continue
+        infinite = not all(math.isfinite(norm) for norm in state.first_norms or ())
+        if infinite or _EXPERTS.search(tally.plan.sites[state.first_site].name):
+            moved += 1
+            _begin_where_it_ran_first(state, state.first_position, tally, a, b, infinite)
+
+
+def _begin_where_it_ran_first(
+    state: PairState, at: int, tally: Tally, a: Trace, b: Trace, infinite: bool
+) -> None:
+    pair = state.pair
     stop = min(pair.comparable, at + _LONGEST_PASS)
     in_pass = _in_pass(a, pair.a, at, stop) & _in_pass(b, pair.b, at, stop)
     readers = SiteRowReader(a, tally.plan.of_a), SiteRowReader(b, tally.plan.of_b)
@@ -51,7 +64,8 @@ def begin_where_it_ran_first(state: PairState | None, tally: Tally, a: Trace, b:
         unlike = (left != right).any(axis=2) & there_a & there_b & ~tally.plan.by_sketch
         unlike &= in_pass[:, None]
         site = int(unlike.any(axis=0).argmax())
-        if site >= state.first_site:
+        chosen = [index for index, one in enumerate(tally.plan.sites) if is_choice(one)]
+        if site >= state.first_site or not (infinite or unlike[:, chosen].any()):
             return
         position = at + int(unlike[:, site].argmax())
         (a_sketch, a_norm), (b_sketch, b_norm) = (
@@ -63,7 +77,7 @@ def begin_where_it_ran_first(state: PairState | None, tally: Tally, a: Trace, b:
             reader.close()
     norms = float(a_norm[0]), float(b_norm[0])
     finite = all(math.isfinite(norm) for norm in norms)
-    if finite if infinite else not is_choice(tally.plan.sites[site]):
+    if infinite and finite:
         return
     state.first_position, state.first_site, state.first_norms = position, site, norms
     gap = float(np.linalg.norm(a_sketch[0] - b_sketch[0])) / max(norms) if finite and max(norms) else math.nan

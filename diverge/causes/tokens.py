@@ -16,7 +16,9 @@ _TENSORS = 6
 def nonfinite(e: Evidence) -> Finding | None:
     if not e.nonfinite:
         return None
-    return Finding(e.nonfinite, "high", confirm=e.query_norms(), direct=True)
+    others = [] if e.seen.pattern is None else e.seen.pattern.others.told()
+    label = None if e.first_site is None else f"Non-finite values, first in {e.first_place}"
+    return Finding([*e.nonfinite, *others], "high", confirm=e.query_norms(), direct=True, label=label)
 
 
 def sampling(e: Evidence) -> Finding | None:
