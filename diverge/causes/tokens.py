@@ -17,7 +17,9 @@ def nonfinite(e: Evidence) -> Finding | None:
     if not e.nonfinite:
         return None
     others = [] if e.seen.pattern is None else e.seen.pattern.others.told()
-    label = None if e.first_site is None else f"Non-finite values, first in {e.first_place}"
+    site = e.first_site
+    there = site is not None and e.nonfinite[0].startswith(f"{site.site} at")
+    label = f"Non-finite values, first in {e.first_place}" if there else None
     return Finding([*e.nonfinite, *others], "high", confirm=e.query_norms(), direct=True, label=label)
 
 
