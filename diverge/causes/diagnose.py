@@ -261,13 +261,11 @@ def _logits_equal(state: PairState, position: int, a: Trace, b: Trace) -> bool |
 def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFacts, RowFacts]:
     found: list[RowFacts] = []
     for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
-        row: dict[str, Any] = _read(
-            trace, row_of(trace, sequence, position), [*_SHAPES, "sampler"]
-        ).to_pylist()[0]
-        shape = {name: row[name] for name in _SHAPES}
+        reader = RowReader(trace, [*_SHAPES, "sampler"])
+        row, start = (reader.read([(row_of(trace, sequence, at), 1)]).to_pylist()[0] for at in (position, 0))
+        shape: dict[str, int | None] = {name: row[name] for name in _SHAPES}
         # Padding of the prompt stays in the KV cache, so a decode step still computes beside it.
-        at_start = _read(trace, row_of(trace, sequence, 0), ["padded_tokens"]).column(0)[0].as_py()
-        padded = [value for value in (shape["padded_tokens"], at_start) if value is not None]
+        padded = [one["padded_tokens"] for one in (row, start) if one["padded_tokens"] is not None]
         shape["padded_tokens"] = max(padded, default=None)
         found.append(RowFacts(shape, row["sampler"]))
     return found[0], found[1]
