@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -38,10 +39,12 @@ def query(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write here instead of standard output.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the output; of a link, what it leads to.")
+    ] = False,
 ) -> None:
-    """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes;
-    over a trace also results and header.
+    """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes and more;
+    over a trace also results and header. Without SQL all are listed.
 
     A statement reads the files behind the views and no others, and it writes nothing. It also sees
     DuckDB's own functions and settings, and the tables in memory that the views are made of.
@@ -72,6 +75,9 @@ def query(
             _list_views(path, views)
             return
         _write(run(views, sql), chosen, output)
+        for view, command in views.unfilled.items():
+            if re.search(rf"\b{view}\b", sql, re.IGNORECASE):
+                print(f"note: {view} is empty: {command} fills it", file=sys.stderr)
 
 
 @contextmanager
@@ -174,7 +180,7 @@ def _list_views(path: Path, views: Views) -> None:
         columns = views.describe(view)
         name_width = max(len(column.name) for column in columns)
         type_width = min(16, max(len(column.type) for column in columns))
-        print(view)
+        print(view + (f"  (empty: {views.unfilled[view]} fills it)" if view in views.unfilled else ""))
         for column in columns:
             print(f"  {column.name:<{name_width}}  {column.type:<{type_width}}  {column.meaning}".rstrip())
         print(f'  example: rip query {shlex.quote(str(path))} "{views.examples[view]}"\n')
@@ -183,13 +189,14 @@ def _list_views(path: Path, views: Views) -> None:
 @contextmanager
 def _new_file(path: Path, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
     """A file that appears under its name only when it is whole; mode 0600, since token ids are user text."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    target = path.resolve()  # what a link leads to is replaced, not the link
+    unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         text = {} if mode == "wb" else {"encoding": "utf-8", "newline": ""}
         with os.fdopen(descriptor, mode, **text) as file:  # type: ignore[call-overload]
             yield file
-        unfinished.replace(path)
+        unfinished.replace(target)
     except OSError as error:
         raise OutputFailed(
             f"{path} could not be written: {error.strerror or error}", "free space or choose another place"

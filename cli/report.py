@@ -25,7 +25,9 @@ def report(
     title: Annotated[
         str | None, typer.Option("--title", metavar="TEXT", help="Instead of the verdict's headline.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the file; of a link, what it leads to.")
+    ] = False,
 ) -> None:
     """Write the postmortem of a comparison: what differs, since when, why, and what proves it.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..schemas.trace import Mode, Setting, TraceHeader
@@ -28,13 +29,15 @@ _IDENTITY = {
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands about two traces. `name_*` are their paths as the user gave them."""
+    """Commands about two traces, to be run in one folder. `name_*` are their paths as the user gave them."""
 
     name_a: str
     name_b: str
     result: str
     header_a: TraceHeader
     header_b: TraceHeader
+    folder: Path = field(default=Path(), kw_only=True)
+    """Where they are run: paths start from it."""
 
     def replay(
         self, mode: Mode | None = None, repeat: int | None = None, out: str | None = None, **settings: object
@@ -74,7 +77,7 @@ class Commands:
         said.pop("engine", None)
         repeats = said.pop("repeat", 1) if repeat is None else repeat
         said.pop("repeat", None)
-        words = ["--model", lane.model] if lane.model and lane.model != AS_SERVED else []
+        words = ["--model", self._model] if self._model else []
         words += ["--engine", lane.engine]
         reached = {
             "--url": lane.url,
@@ -130,6 +133,22 @@ class Commands:
             if name.replace("-", "_") in wanted and (one and reading(one)) != (other and reading(other)):
                 asked[name] = None if one is None else reading(one)
         return self._replay(asked) if asked else None
+
+    @cached_property
+    def _model(self) -> str | None:
+        """B's model as its replay named it; the whole path where that ran in another folder than these do."""
+        named, fingerprint = self.header_b.lane.model, self.header_b.fingerprint
+        if not named or named == AS_SERVED:
+            return None
+        section = None if fingerprint is None else fingerprint.sections.get("model")
+        fact = None if section is None else section.volatile.get("path")
+        if fact is None or not isinstance(fact.value, str):
+            return named
+        lay = Path(fact.value)
+        # Of a model from a hub the place is its cache, whose folders have other names.
+        same_name = Path(named).name in ("", "..", lay.name)
+        here = (self.folder / named).resolve() == lay.resolve()
+        return str(lay) if same_name and not here and lay.exists() else named
 
     @cached_property
     def _drift_was_allowed(self) -> bool:

@@ -31,6 +31,8 @@ class ResultWriter:
             OutputFailed: It exists and `force` is off, or is something else than a result folder, or cannot
                 be made.
         """
+        if folder.is_symlink():  # what a link leads to is replaced, not the link
+            folder = folder.resolve()
         self._folder = folder
         self._unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
         self._writers: dict[str, pq.ParquetWriter] = {}

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..schemas.claim import LEVELS
 from .comparison.agreement_words import agreement_rows, text_sides, unique_line
 from .patterns.words import pattern_lines, reference_lines
-from .verdict_words import headline, logprob_line, second_line
+from .verdict_words import headline, is_cut, logprob_line, second_line
 from .words import drift, number, plain, plural
 from .zoom.words import zoom_lines
 
@@ -154,7 +154,7 @@ def _print_text(console: Console, verdict: Verdict) -> None:
         return
     console.print()
     for name, before, after in text_sides(verdict.first_text):
-        shown = Text(f"  {name}  …{before}" if verdict.first_text.character else f"  {name}  ")
+        shown = Text(f"  {name}  {'…' if is_cut(verdict.first_text) else ''}{before}")
         shown.append(after or "(ends here)", style="bold red")
         console.print(shown, soft_wrap=True)
 

@@ -92,7 +92,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("position", "int32", "index of the token, prompt included"),
         Column("site", "int16", "index into site_totals"),
         Column(
-            "rel_drift", "float32?", "‖S(a) − S(b)‖ / max(‖a‖, ‖b‖): sketch estimate; NaN if a row holds NaN"
+            "rel_drift",
+            "float32?",
+            "‖S(a) − S(b)‖ / max(‖a‖, ‖b‖), by sketch; 0: less than it resolves; NaN: a NaN",
         ),
         Column("l2_a", "float32", "Euclidean norm of A's row"),
         Column("l2_b", "float32", "Euclidean norm of B's row"),

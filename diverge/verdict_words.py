@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..schemas.trace import PARTS_SUFFIX
-from .words import NONE, number, plain, plural, request_name, site_label
+from .words import NONE, does, moment, number, plain, plural, request_name, site_label
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..schemas.trace import TraceHeader
-    from ..schemas.verdict import FirstToken, Verdict
+    from ..schemas.verdict import FirstText, FirstToken, LevelVerdict, Verdict
 
 
 def headline(verdict: Verdict) -> str:
@@ -38,7 +40,8 @@ def _texts_headline(verdict: Verdict) -> str:
     texts, first = verdict.compared.texts or 0, verdict.first_text
     if first is None:
         return f"{plural(texts, 'text')} compared: equal. Whether the tokens are equal cannot be told."
-    many = f" {verdict.compared.texts_differing} of {plural(texts, 'text')} differ." if texts > 1 else ""
+    differing = verdict.compared.texts_differing or 0
+    many = f" {differing:,} of {plural(texts, 'text')} {does(differing, 'differ')}." if texts > 1 else ""
     name = request_name(first.request_id, first.sample)
     return f"The texts of {name} part at character {first.character}.{many}"
 
@@ -47,7 +50,8 @@ def _how_many(verdict: Verdict) -> str:
     compared = verdict.compared
     if compared.sequences < 2:
         return ""
-    return f" {compared.sequences_diverging} of {plural(compared.sequences, 'sequence')} diverge."
+    diverging = compared.sequences_diverging
+    return f" {diverging:,} of {plural(compared.sequences, 'sequence')} {does(diverging, 'diverge')}."
 
 
 def _what_is_equal(verdict: Verdict) -> str:
@@ -94,10 +98,11 @@ def _start_or_extent(verdict: Verdict) -> str:
         return (
             f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')}, over"
             f" {plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')},"
-            " were compared by hash; none differs."
+            f" {does(compared.rows, 'were')} compared by hash; none differs."
         )
     return (
-        f"{plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')} were compared;"
+        f"{plural(compared.positions, 'position')} of {plural(compared.sequences, 'sequence')}"
+        f" {does(compared.positions, 'were')} compared;"
         " no site was, so nothing is known about what happened inside the model."
     )
 
@@ -138,6 +143,16 @@ def close_call(margin: float | None, moved: float | None, by_logprob: bool = Fal
     )
 
 
+def is_cut(first: FirstText) -> bool:
+    """Text stands before the excerpt."""
+    return first.character > len(first.before)
+
+
+def level_note(level: LevelVerdict) -> str:
+    """Why a level is as it is, in a few words; empty where nothing was said."""
+    return plain((level.why or level.where or "").split(";")[0])
+
+
 EXPECTED_TO_DIFFER = frozenset({"trace", "created"})
 """Facts that say nothing when they differ."""
 
@@ -146,39 +161,23 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
     """What the two traces are: a name, A's value and B's value."""
     rows = [
         ("trace", verdict.a.path, verdict.b.path),
-        ("engine", verdict.a.engine, verdict.b.engine),
         ("lane", verdict.a.lane, verdict.b.lane),
         ("mode", verdict.a.mode, verdict.b.mode),
     ]
-    if a is not None and b is not None:
-        rows += [
-            ("model", a.lane.model or NONE, b.lane.model or NONE),
-            ("capture", _capture(a), _capture(b)),
-            ("observer check", a.observer.state, b.observer.state),
-            ("created", a.created, b.created),
-        ]
-        told = {name for name, _, _ in rows}
-        rows += [row for row in _differing_settings(a, b) if row[0] not in told]
+    if a is None and b is None:
+        rows.append(("engine", verdict.a.engine, verdict.b.engine))
+    else:
+        read: tuple[tuple[str, Callable[[TraceHeader], str]], ...] = (
+            ("capture", _capture),
+            ("observer check", lambda header: header.observer.state),
+            ("created", lambda header: moment(header.created)),
+        )
+        for name, of in read:
+            left, right = ("trace not read" if header is None else of(header) for header in (a, b))
+            rows.append((name, left, right))
     rows.append(("fingerprint", (verdict.a.fingerprint or NONE)[:16], (verdict.b.fingerprint or NONE)[:16]))
     return [(plain(name), plain(left), plain(right)) for name, left, right in rows]
 
 
 def _capture(header: TraceHeader) -> str:
     return header.capture + (f", {len(header.sites)} sites, {header.channel}" if header.sites else "")
-
-
-def _differing_settings(a: TraceHeader, b: TraceHeader) -> list[tuple[str, str, str]]:
-    """Lane settings and sampling fields that ran with other values, as observed or else as passed on."""
-
-    def said(header: TraceHeader) -> dict[str, str]:
-        found = dict(header.lane.settings)
-        for request in header.requests:
-            found |= {f"{request.request_id}: {name}": setting for name, setting in request.sampling.items()}
-        return {
-            name: str(setting.observed if setting.observed is not None else setting.resolved)
-            for name, setting in found.items()
-        }
-
-    left, right = said(a), said(b)
-    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
-    return [(name, left.get(name, NONE), right.get(name, NONE)) for name in names[:12]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import unicodedata
 from typing import TYPE_CHECKING
@@ -25,6 +26,22 @@ def drift(value: float | None) -> str:
         return "0"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+def drift_words(value: float | None) -> str:
+    """A relative drift of a row that differs, in a sentence: it may be less than a sketch shows."""
+    return "below what the sketch resolves" if value == 0 else drift(value)
+
+
+def drift_cell(value: float | None) -> str:
+    """The same in a table."""
+    return "below sketch" if value == 0 else drift(value)
+
+
+def moment(time: str) -> str:
+    """An ISO 8601 time in UTC, to the second, for people; any other text as it is."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", time)
+    return f"{found[1]} {found[2]} UTC" if found else time
 
 
 def number(value: float | None) -> str:
@@ -53,14 +70,32 @@ def percent(logprob: float | None) -> str:
     """A log-probability as a probability in per cent."""
     if logprob is None:
         return NONE
+    if math.isnan(logprob):
+        return "NaN"
     share = 100 * math.exp(min(logprob, 0.0))
     return "<0.01 %" if share < 0.005 else f"{share:.2f} %"
 
 
+def bar(logprob: float | None, largest: float) -> float:
+    """Length of a probability's bar, of 1 for the largest; 0 where there is no number."""
+    if logprob is None or math.isnan(logprob):
+        return 0.0
+    return math.exp(min(logprob - largest, 0.0))
+
+
 def plural(value: int, word: str) -> str:
-    """`1 row`, `2 rows`, `2 hashes`."""
-    ending = "" if value == 1 else "es" if word.endswith("sh") else "s"
-    return f"{value:,} {word}{ending}"
+    """`1 row`, `2 rows`, `2 hashes`, `2 entries`."""
+    if value == 1:
+        return f"1 {word}"
+    many = f"{word[:-1]}ies" if word.endswith("ry") else f"{word}es" if word.endswith("sh") else f"{word}s"
+    return f"{value:,} {many}"
+
+
+def does(value: int, verb: str) -> str:
+    """A verb that agrees with a count: 1 differs, 2 differ; 1 was, 2 were."""
+    if value != 1:
+        return verb
+    return {"were": "was", "are": "is", "have": "has"}.get(verb, f"{verb}s")
 
 
 def pieces(text: str, spaces: bool = False) -> list[tuple[bool, str]]:

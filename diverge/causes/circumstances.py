@@ -160,7 +160,8 @@ def threads(e: Evidence) -> Finding | None:
     evidence += [f"changed in the fingerprint: {name}" for name in e.changed("cpu")]
     if not evidence or not e.differs:
         return None
-    evidence.append(f"at the first differing row, {e.first_place}")
+    if e.first_site is not None:
+        evidence.append(f"at the first differing row, {e.first_place}")
     return circumstance(e, evidence, e.replay_as_a(*_THREADS) or e.drift())
 
 

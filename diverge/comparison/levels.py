@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...schemas.claim import LEVELS, Level
 from ...schemas.verdict import FirstSite, FirstToken, LevelVerdict
-from ..words import plural
+from ..words import does, plural
 from .agreement import unseeded
 from .align import describe
 from .pairing import Pairing, TextPair
@@ -152,7 +152,8 @@ def _texts(texts: Sequence[TextPair]) -> LevelVerdict:
     if provable:
         first = provable[0]
         where = f"{describe(first.key)} character {first.difference}"
-        why = f"the prompts are the same, and {len(differing):,} of {plural(len(texts), 'text')} differ"
+        count = f"{len(differing):,} of {plural(len(texts), 'text')} {does(len(differing), 'differ')}"
+        why = f"the prompts are the same, and {count}"
         return LevelVerdict(state="fails", where=where, why=why)
     told = f"{plural(len(texts), 'sequence')} compared as text only"
     if not differing:

@@ -6,15 +6,13 @@ import shlex
 from typing import TYPE_CHECKING
 
 from ..commands import OWN_PROGRAM, Commands
-from ..words import NONE, plain
+from ..words import NONE, plain, plural
 from .model import Appendix
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...schemas.trace import TraceHeader
     from ...schemas.verdict import TraceRef, Verdict
-    from .sources import Source
+    from .sources import Place, Source
 
 MAX_ENVELOPES = 100
 _UNAVAILABLE = "unavailable:"
@@ -27,12 +25,12 @@ _DIGESTS = (
 )
 
 
-def appendix(verdict: Verdict, folder: Path, sources: tuple[Source, Source], left_out: list[str]) -> Appendix:
+def appendix(verdict: Verdict, place: Place, sources: tuple[Source, Source], left_out: list[str]) -> Appendix:
     """Collect what makes the document checkable.
 
     Args:
         verdict: Of the comparison.
-        folder: The result folder, for commands.
+        place: Where its commands run.
         sources: The two traces.
         left_out: What the document does not show.
     """
@@ -43,7 +41,7 @@ def appendix(verdict: Verdict, folder: Path, sources: tuple[Source, Source], lef
     return Appendix(
         identities=_identities(verdict, sources),
         envelopes=envelopes[:MAX_ENVELOPES],
-        commands=_commands(verdict, folder, sources),
+        commands=_commands(verdict, place, sources),
         left_out=left_out,
     )
 
@@ -89,23 +87,33 @@ def _envelopes(sources: tuple[Source, Source]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _commands(verdict: Verdict, folder: Path, sources: tuple[Source, Source]) -> list[tuple[str, str]]:
+def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) -> list[tuple[str, str]]:
     a, b = sources
-    result = str(folder)
     found = []
     for source in sources:
         header = source.header
         if header is not None and header.lane.engine != OWN_PROGRAM:
-            again = Commands(source.path, source.path, result, header, header).replay(
-                out=f"{source.side.lower()}-again.parquet"
-            )
+            side = Commands(source.path, source.path, place.result, header, header, folder=place.folder)
+            again = side.replay(out=f"{source.side.lower()}-again.parquet")
             found.append((f"run {source.side} again: it must equal itself", again))
-    compare = shlex.join(["rip", "diverge", a.path, b.path, "-o", result, "--force"])
-    found.append(("compare the two traces again", compare))
+    found.append(_compare(verdict, place, a, b))
     differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
-    found.append(("look at the differing tokens", shlex.join(["rip", "query", result, differing])))
+    found.append(("look at the differing tokens", shlex.join(["rip", "query", place.result, differing])))
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
-        found.append(("look at the drift by layer", shlex.join(["rip", "query", result, by_layer])))
-    found.append(("write this document again", shlex.join(["rip", "report", result, "--force"])))
+        found.append(("look at the drift by layer", shlex.join(["rip", "query", place.result, by_layer])))
+    found.append(("write this document again", shlex.join(["rip", "report", place.result, "--force"])))
     return [(what, plain(command)) for what, command in found]
+
+
+def _compare(verdict: Verdict, place: Place, a: Source, b: Source) -> tuple[str, str]:
+    """The comparison again, with what it was given beside the two traces, as far as the verdict says."""
+    words = ["rip", "diverge", a.path, b.path, "-o", place.result, "--force"]
+    what = "compare the two traces again"
+    if verdict.reference is not None:
+        words += ["--reference", verdict.reference.path]
+        if verdict.reference.repeats:
+            what += f", with {plural(verdict.reference.repeats, 'repeat')} of A as --noise"
+    if verdict.zoom is not None:
+        words.append("--zoom")
+    return what, shlex.join(words)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from ...schemas.errors import BadInput
 from .. import verdict_words, words
 from ..comparison import agreement_words
-from ..views.views import open_views
+from ..views.verdict import MAKE_IT_AGAIN
+from ..views.views import first_line, open_views
 from .appendix import appendix
 from .data import ResultData
+from .environment import where_it_ran
 from .model import Postmortem
 from .pair import view_pair
 from .patterns import patterns
 from .proofs import proofs
 from .rules import group_by_rule
-from .summary import summarise
+from .summary import next_step, summarise
 from .timeline import timeline
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...schemas.verdict import Verdict
+    from .environment import WhereItRan
     from .model import PairView
     from .rows import Pair
-    from .sources import Source
+    from .sources import Place, Source
 
 # Bounds that keep the page below about 3 MB whatever the traces hold.
 MAX_PAIRS_LISTED = 400
@@ -33,68 +36,86 @@ MAX_SITES_LISTED = 1000
 MAX_CHANGES = 200
 
 
-def build(folder: Path, sources: tuple[Source, Source], title: str | None = None) -> Postmortem:
+def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str | None = None) -> Postmortem:
     """Read a result folder into the document that both renderers show.
 
     Args:
         folder: What `rip diverge` wrote.
+        place: Where the document's commands run.
         sources: Its two traces, as far as they are there.
         title: Instead of the headline.
 
     Raises:
         BadInput: The folder cannot be read.
     """
-    with ExitStack() as stack:
-        opened = stack.enter_context(open_views(folder))
-        data = ResultData(folder, opened)
-        verdict = data.verdict
-        pairs = data.pairs(MAX_PAIRS_LISTED)
-        pair_count = data.pair_count()
-        texts = (sources[0].token_text, sources[1].token_text)
-        moved = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
-        shown = (moved or pairs)[:MAX_PAIRS_SHOWN]
-        views = [view_pair(data, pair, texts, with_sites=index == 0) for index, pair in enumerate(shown)]
-        shown_proofs = proofs(verdict)
-        headline = verdict_words.headline(verdict)
-        largest = verdict.max_abs_logit_diff
-        agreement = verdict.agreement
-        return Postmortem(
-            title=words.plain(title) if title else headline,
-            headline=headline,
-            summary=summarise(verdict, sources, shown_proofs, shown[0].prompt if shown else None),
-            verdict=verdict,
-            folder=folder,
-            sources=sources,
-            kind=verdict_words.difference_kind(verdict),
-            largest=verdict.max_abs_logprob_diff if largest is None else largest,
-            facts=verdict_words.facts(verdict, sources[0].header, sources[1].header),
-            timeline=timeline(data, shown[0] if shown else None, sources),
-            text_sides=None if verdict.first_text is None else agreement_words.text_sides(verdict.first_text),
-            agreement=None if agreement is None else agreement_words.agreement_rows(agreement),
-            unique_line=None if agreement is None else agreement_words.unique_line(agreement),
-            proofs=shown_proofs,
-            patterns=patterns(verdict, data),
-            pairs=pairs,
-            pair_count=pair_count,
-            views=views,
-            sites=data.sites[:MAX_SITES_LISTED],
-            site_count=len(data.sites),
-            rules=group_by_rule(verdict.changes, MAX_CHANGES),
-            change_count=len(verdict.changes),
-            not_seen=[*(source.missing for source in sources if source.missing), *verdict.not_seen],
-            findings=[
-                f"{source.side}: {finding}"
-                for source in sources
-                if source.header is not None
-                for finding in source.header.findings
-            ],
-            appendix=appendix(verdict, folder, sources, _left_out(verdict, data, pairs, views, moved)),
-            has_text=any(texts) or verdict.first_text is not None,
-        )
+    import duckdb
+
+    try:
+        with open_views(folder) as views:
+            return _read(ResultData(folder, views), place, sources, title)
+    except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
+        raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", MAKE_IT_AGAIN) from None
+
+
+def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title: str | None) -> Postmortem:
+    verdict = data.verdict
+    pairs = data.pairs(MAX_PAIRS_LISTED)
+    pair_count = data.pair_count()
+    texts = (sources[0].token_text, sources[1].token_text)
+    moved = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
+    shown = (moved or pairs)[:MAX_PAIRS_SHOWN]
+    views = [view_pair(data, pair, texts, with_sites=index == 0) for index, pair in enumerate(shown)]
+    shown_proofs = proofs(verdict)
+    headline = verdict_words.headline(verdict)
+    largest = verdict.max_abs_logit_diff
+    agreement = verdict.agreement
+    environment = where_it_ran(sources)
+    return Postmortem(
+        title=words.plain(title) if title else headline,
+        headline=headline,
+        summary=summarise(verdict, sources, shown_proofs, shown[0].prompt if shown else None),
+        next_step=next_step(verdict, place, shown_proofs),
+        verdict=verdict,
+        place=place,
+        sources=sources,
+        kind=verdict_words.difference_kind(verdict),
+        largest=verdict.max_abs_logprob_diff if largest is None else largest,
+        facts=verdict_words.facts(verdict, sources[0].header, sources[1].header),
+        environment=environment,
+        timeline=timeline(data, shown[0] if shown else None, sources),
+        text_sides=None if verdict.first_text is None else agreement_words.text_sides(verdict.first_text),
+        agreement=None if agreement is None else agreement_words.agreement_rows(agreement),
+        unique_line=None if agreement is None else agreement_words.unique_line(agreement),
+        proofs=shown_proofs,
+        patterns=patterns(verdict, data),
+        pairs=pairs,
+        pair_count=pair_count,
+        views=views,
+        sites=data.sites[:MAX_SITES_LISTED],
+        site_count=len(data.sites),
+        rules=group_by_rule(verdict.changes, MAX_CHANGES),
+        change_count=len(verdict.changes),
+        not_seen=[*(source.missing for source in sources if source.missing), *verdict.not_seen],
+        findings=[
+            f"{source.side}: {finding}"
+            for source in sources
+            if source.header is not None
+            for finding in source.header.findings
+        ],
+        appendix=appendix(
+            verdict, place, sources, _left_out(verdict, data, pairs, views, moved, environment)
+        ),
+        has_text=any(texts) or verdict.first_text is not None,
+    )
 
 
 def _left_out(
-    verdict: Verdict, data: ResultData, pairs: list[Pair], views: list[PairView], moved: list[Pair]
+    verdict: Verdict,
+    data: ResultData,
+    pairs: list[Pair],
+    views: list[PairView],
+    moved: list[Pair],
+    environment: WhereItRan,
 ) -> list[str]:
     """What the bounds of the page cut off."""
     found = []
@@ -115,4 +136,6 @@ def _left_out(
         found.append(
             f"{len(verdict.changes) - MAX_CHANGES:,} of {len(verdict.changes):,} fingerprint changes"
         )
+    if environment.left_out:
+        found.append(f"{words.plural(environment.left_out, 'setting')} of the two runs")
     return found

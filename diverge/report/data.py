@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.verdict import Verdict
-from .. import tables
+from ..views.verdict import read_verdict
 from .rows import (
     Candidate,
     FirstLogits,
@@ -33,8 +32,7 @@ class ResultData:
     """A result folder, opened."""
 
     def __init__(self, folder: Path, views: Views) -> None:
-        summary = folder / tables.SUMMARY_FILE
-        self.verdict = Verdict.from_json(summary.read_bytes(), str(summary))
+        self.verdict = read_verdict(folder)
         self._views = views
         self.sites = [SiteTotal(*row) for row in self._rows(_SITES_SQL)]
         self.rows_with_sites: int = self._rows("SELECT count(*) FROM tokens WHERE sites_compared > 0")[0][0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .axes import nice_ticks
 from .heat import (
     NO_DRIFT,
     NOT_COMPUTED,
@@ -16,7 +17,6 @@ from .heat import (
     HeatMap,
     Scale,
     draw,
-    nice_ticks,
 )
 
 if TYPE_CHECKING:

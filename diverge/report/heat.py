@@ -262,12 +262,3 @@ def _paths(
                 ends[kind] = stop
             start = column
     return [Layer(kind, "".join(pieces[kind])) for kind in sorted(pieces)]
-
-
-def nice_ticks(count: int, most: int) -> list[int]:
-    """Indices 0, k, 2k, … below `count`, at most `most` of them, k being 1, 2 or 5 times a power of ten."""
-    step = 1
-    for step in (factor * 10**power for power in range(9) for factor in (1, 2, 5)):
-        if (count - 1) // step + 1 <= most:
-            break
-    return list(range(0, count, step))

@@ -36,6 +36,7 @@ def to_html(document: Postmortem) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         expected_to_differ=verdict_words.EXPECTED_TO_DIFFER,
+        header_names=[name for name, _, _ in document.appendix.identities if "header" in name],
         max_requests=MAX_REQUESTS,
     )
 
@@ -66,15 +67,20 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {
-        "drift": words.drift,
+        "drift_cell": words.drift_cell,
+        "does": words.does,
+        "moment": words.moment,
         "number": words.number,
         "logit": words.logit,
         "count": words.count,
         "percent": words.percent,
+        "bar": words.bar,
         "plain": words.plain,
         "shell": words.shell,
         "plural": words.plural,
         "pieces": words.pieces,
+        "is_cut": verdict_words.is_cut,
+        "level_note": verdict_words.level_note,
     }
     environment.globals["site_label"] = words.site_label
     environment.globals["request_name"] = words.request_name

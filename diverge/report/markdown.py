@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...schemas.claim import LEVELS
+from ..verdict_words import is_cut
 from ..words import count, number, plural, request_name
 from .markdown_pair import pair_blocks
 from .markdown_text import block, code, fenced, fold, table, text
+from .markdown_top import MAX_FACT, opening, run_in, runs, timeline, two_sides
 
 if TYPE_CHECKING:
     from .model import Postmortem, Proof
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 # Bounds that keep the text below what GitHub takes as one comment (65,536 characters).
 MAX_PAIRS = 40
 MAX_CHANGES = 60
-MAX_FACT = 300
 MAX_ENVELOPES = 30
 MAX_REQUESTS = 40
 MAX_NOTES = 40
@@ -24,9 +24,9 @@ MAX_NOTES = 40
 def to_markdown(document: Postmortem) -> str:
     """The document as GitHub-flavoured Markdown."""
     blocks = [
-        *_opening(document),
-        *_timeline(document),
-        *_runs(document),
+        *opening(document),
+        *timeline(document),
+        *runs(document),
         *_causes(document),
         *_texts(document),
         *_sequences(document),
@@ -40,59 +40,6 @@ def to_markdown(document: Postmortem) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _opening(document: Postmortem) -> list[str]:
-    marks = {"holds": "✅ holds", "fails": "❌ fails"}
-    levels = document.verdict.levels
-    states = [marks.get(levels[name].state, f"– {levels[name].state}") for name in LEVELS]
-    return [
-        f"# {text(document.title)}",
-        *([f"**{text(document.headline)}**"] if document.title != document.headline else []),
-        *(f"**{sentence.about}.** {text(sentence.text)}" for sentence in document.summary),
-        table(list(LEVELS), [states]),
-    ]
-
-
-def _timeline(document: Postmortem) -> list[str]:
-    if not document.timeline:
-        return []
-    rows = [
-        [
-            text(event.when),
-            f"**{text(event.title)}**" + (f"<br>{text(event.detail)}" if event.detail else ""),
-            text(event.source),
-        ]
-        for event in document.timeline
-    ]
-    return ["## Timeline of evidence", table(["when", "what", "evidence"], rows)]
-
-
-def _runs(document: Postmortem) -> list[str]:
-    compared = document.verdict.compared
-    said = (
-        f"{plural(compared.sequences, 'sequence')} compared, {compared.sequences_diverging:,} diverging;"
-        f" {plural(compared.positions, 'position')} with an equal token prefix;"
-        f" {plural(compared.rows, 'row')} at {plural(compared.sites, 'site')} compared by hash,"
-        f" {compared.rows_differing:,} differ; largest {document.kind} difference {number(document.largest)}."
-    )
-    if compared.texts:
-        said += f" {plural(compared.texts, 'text')} compared as text, {compared.texts_differing:,} differ."
-    return ["## The two runs", _two_sides(document.facts), said]
-
-
-def _two_sides(rows: list[tuple[str, str, str]]) -> str:
-    return table(
-        ["", "A", "B"],
-        [
-            [
-                text(name) if one == other else f"**{text(name)}**",
-                code(one[:MAX_FACT]),
-                code(other[:MAX_FACT]),
-            ]
-            for name, one, other in rows
-        ],
-    )
-
-
 def _causes(document: Postmortem) -> list[str]:
     causes = document.verdict.causes
     if not causes and not document.proofs:
@@ -101,7 +48,7 @@ def _causes(document: Postmortem) -> list[str]:
     if causes:
         blocks.append(
             "Ranked by the evidence in the two traces. A cause is confirmed by the command below it or by an"
-            " experiment, not by this list."
+            f" experiment, not by this list. {run_in(document)}"
         )
     for rank, cause in enumerate(causes, 1):
         blocks.append(f"### {rank}. {text(cause.label)} ({cause.confidence} confidence)")
@@ -111,7 +58,7 @@ def _causes(document: Postmortem) -> list[str]:
         if lines:
             blocks.append("\n".join(lines))
         if cause.confirm:
-            blocks += ["To confirm or refute:", fenced(cause.confirm)]
+            blocks += ["To confirm or refute:", fenced(document.place.command(cause.confirm))]
     for proof in document.proofs:
         blocks += _proof(proof)
     return blocks
@@ -136,7 +83,11 @@ def _texts(document: Postmortem) -> list[str]:
         name = text(request_name(first.request_id, first.sample))
         blocks += ["## Texts", f"The first differing character is number {first.character:,} of {name}."]
         rows = [
-            [side, text(before), f"**{text(after)}**" if after.strip() else "*output ends*"]
+            [
+                side,
+                ("…" if is_cut(first) else "") + text(before),
+                f"**{text(after)}**" if after.strip() else "*output ends*",
+            ]
             for side, before, after in document.text_sides
         ]
         blocks.append(table(["", "equal up to here", "goes on"], rows))
@@ -229,9 +180,8 @@ def _changes(document: Postmortem) -> list[str]:
             rows.append([code(name), code(before[:MAX_FACT]), code(after[:MAX_FACT]), text(group.risk), why])
             why = "″"
     blocks.append(table(["field", "A", "B", "puts in doubt", "rule"], rows[:MAX_CHANGES]))
-    if document.change_count > min(len(rows), MAX_CHANGES):
-        left = document.change_count - min(len(rows), MAX_CHANGES)
-        blocks.append(f"{plural(left, 'more change')} not listed.")
+    if len(rows) > MAX_CHANGES:
+        blocks.append(f"{plural(len(rows) - MAX_CHANGES, 'more row')} not listed.")
     return blocks
 
 
@@ -258,9 +208,9 @@ def _not_seen(document: Postmortem) -> list[str]:
 
 def _appendix(document: Postmortem) -> list[str]:
     found = document.appendix
-    blocks = ["## Appendix", "### Reproduce"]
+    blocks = ["## Appendix", "### Reproduce", run_in(document)]
     blocks.append(fenced("\n".join(f"# {what}\n{command}" for what, command in found.commands)))
-    blocks += ["### Identities", _two_sides(found.identities)]
+    blocks += ["### Identities", two_sides(found.identities)]
     if found.envelopes:
         shown = found.envelopes[:MAX_ENVELOPES]
         rows = [[code(name), code(one), code(other)] for name, one, other in shown]
@@ -272,7 +222,7 @@ def _appendix(document: Postmortem) -> list[str]:
     tool = document.verdict.tool_version
     blocks.append(
         f"Compared {text(document.verdict.created)} and written by rip {text(tool)} from"
-        f" {code(document.folder)}. It holds prompt and output text"
+        f" {code(document.place.result)}. It holds prompt and output text"
         f"{'' if document.has_text else ' as token ids'}; treat it as you treat the requests."
     )
     return blocks

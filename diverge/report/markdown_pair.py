@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..words import count, drift, logit, number, percent, plural
+from ..words import bar, count, does, drift_cell, logit, number, percent, plural
 from .heat import NOT_COMPUTED, NOT_KNOWN, SIZE_UNKNOWN
 from .markdown_text import code, flowing, fold, html, table, text
 
@@ -114,7 +114,8 @@ def _candidates(view: PairView) -> list[str]:
 
 
 def _bar(logprob: float | None, largest: float) -> str:
-    return "" if logprob is None else "█" * max(1, round(BAR * float(np.exp(logprob - largest))))
+    share = bar(logprob, largest)
+    return "█" * max(1, round(BAR * share)) if share else ""
 
 
 def _margins(document: Postmortem, view: PairView) -> list[str]:
@@ -154,8 +155,8 @@ def _drift(document: Postmortem, view: PairView) -> list[str]:
             text(row.name),
             count(row.rows),
             str(row.first_position),
-            drift(row.drift_first),
-            drift(row.drift_max),
+            drift_cell(row.drift_first),
+            drift_cell(row.drift_max),
             code(row.site_max),
         ]
         for row in shown
@@ -164,7 +165,8 @@ def _drift(document: Postmortem, view: PairView) -> list[str]:
     title = f"By layer: {len(shown)} of {plural(len(view.layers), 'layer')} with a differing row"
     return [
         "### Drift inside the model",
-        f"{plural(view.pair.rows_differing, 'row')} of this sequence differ. The largest relative drift in"
+        f"{plural(view.pair.rows_differing, 'row')} of this sequence"
+        f" {does(view.pair.rows_differing, 'differ')}. The largest relative drift in"
         " each layer, positions from left to right:",
         _map(view.drift),
         fold(title, table(heads, rows, (1, 2, 3, 4))),

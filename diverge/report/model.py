@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...schemas.verdict import Verdict
     from .drift import Drift
+    from .environment import WhereItRan
     from .patterns import Pattern
     from .plot import Plot
     from .rows import Candidate, LayerTotal, Pair, SiteTotal, TokenRow
-    from .sources import Source
+    from .sources import Place, Source
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,14 @@ class Sentence:
     about: str
     """`What`, `Where` or `Why`."""
     text: str
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to do now."""
+
+    text: str
+    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,8 +152,9 @@ class Postmortem:
     title: str
     headline: str
     summary: list[Sentence]
+    next_step: NextStep
     verdict: Verdict
-    folder: Path
+    place: Place
     sources: tuple[Source, Source]
     kind: str
     """What differences of distributions are of: `logit` or `logprob`."""
@@ -154,6 +162,7 @@ class Postmortem:
     """Largest such difference."""
     facts: list[tuple[str, str, str]]
     """Name, A, B."""
+    environment: WhereItRan
     timeline: list[Event]
     text_sides: list[tuple[str, str, str]] | None
     agreement: list[tuple[str, str, str]] | None

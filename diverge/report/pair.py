@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from .. import verdict_words, words
@@ -69,7 +70,9 @@ def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> P
         after_left_out=pair.positions - stop,
         candidates=described[:CANDIDATES],
         more_candidates=described[CANDIDATES:],
-        largest_logprob=max((value for value in logprobs if value is not None), default=0.0),
+        largest_logprob=max(
+            (value for value in logprobs if value is not None and math.isfinite(value)), default=0.0
+        ),
         close_call=None if at is None else verdict_words.close_call(at.margin_a, at.drift, by_logprob),
         close_steps=data.close_steps(pair.pair, CLOSE_STEPS),
         layers=data.layer_totals(pair.pair),

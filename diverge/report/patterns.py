@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..comparison.agreement_words import proportion
 from ..words import drift, number, plain, plural, request_name
-from .heat import nice_ticks
+from .axes import Frame, Ticks, nice_ticks
 
 if TYPE_CHECKING:
     from ...schemas.verdict import Patterns, SurvivalPoint, Verdict
     from .data import ResultData
 
-WIDTH, HEIGHT = 720, 220
-LEFT, RIGHT, TOP, BOTTOM = 48, 16, 12, 38
+FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)
 MAX_RATES = 40
 MAX_GROUPS = 8
 FEWEST_SEQUENCES = 2
@@ -26,16 +25,10 @@ class Curve:
     """A step curve of shares from 0 to 1 with its interval, as SVG paths."""
 
     title: str
-    width: int
-    height: int
-    left: int
-    right: int
-    top: int
-    bottom: int
+    frame: Frame
+    ticks: Ticks
     line: str
     band: str
-    x_ticks: list[tuple[float, str]]
-    y_ticks: list[tuple[float, str]]
     half: float | None
     """Where at most half are left."""
 
@@ -192,10 +185,10 @@ def _curve(points: list[SurvivalPoint], half_at: int | None) -> Curve:
     span = max(last + 1, 1)
 
     def x(step: float) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * step / span, 1)
+        return round(FRAME.left + (FRAME.right - FRAME.left) * step / span, 1)
 
     def y(share: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - share), 1)
+        return round(FRAME.top + (FRAME.bottom - FRAME.top) * (1 - share), 1)
 
     def steps(shares: list[float]) -> list[tuple[float, float]]:
         corners, before = [(x(0), y(1.0))], 1.0
@@ -210,15 +203,12 @@ def _curve(points: list[SurvivalPoint], half_at: int | None) -> Curve:
     low, high = steps([point.low for point in points]), steps([point.high for point in points])
     return Curve(
         title="Share of sequences that still agree, by step",
-        width=WIDTH,
-        height=HEIGHT,
-        left=LEFT,
-        right=WIDTH - RIGHT,
-        top=TOP,
-        bottom=HEIGHT - BOTTOM,
+        frame=FRAME,
+        ticks=Ticks(
+            x=[(x(step), str(step)) for step in nice_ticks(span, 12)],
+            y=[(y(share), f"{share:g}", "") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        ),
         line=path(steps([point.share for point in points])),
         band=path([*low, *reversed(high)]) + "Z",
-        x_ticks=[(x(step), str(step)) for step in nice_ticks(span, 12)],
-        y_ticks=[(y(share), f"{share:g}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
         half=None if half_at is None else x(half_at),
     )

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..words import number
-from .heat import nice_ticks
+from .axes import Frame, Ticks, nice_ticks
 
 if TYPE_CHECKING:
     from .rows import Margins
 
-WIDTH, HEIGHT = 1040, 264
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 26, 40
+FRAME = Frame(width=1040, height=264, left=62, right=1024, top=26, bottom=224)
 ZERO_GAP = 18
 """Pixels between the smallest power of ten and the line for exact zeros."""
 
@@ -23,22 +22,15 @@ class Plot:
     """Everything that the template needs to draw the plot."""
 
     id: str
-    width: int
-    height: int
-    left: float
-    right: float
-    top: float
-    bottom: float
-    zero: float
-    """The line where values of exactly 0 stand."""
+    frame: Frame
+    """Its lower edge is the line where values of exactly 0 stand."""
+    ticks: Ticks
     margin_a: str
     """SVG path."""
     margin_b: str
     drift: str
     at_risk: list[tuple[float, float]]
     """Left and width of the bins where the drift could have swapped the candidates."""
-    y_ticks: list[tuple[float, str]]
-    x_ticks: list[tuple[float, str]]
     divergence: float | None
     risky: int
     """How many bins are at risk."""
@@ -56,17 +48,17 @@ def draw_margins(name: str, margins: Margins, first_step: int | None) -> Plot | 
     high = math.ceil(math.log10(max(numbers)) + 1e-9)
     low = max(min(low, high - 2), high - 9)
     count = len(margins.steps)
-    pitch = (WIDTH - LEFT - RIGHT) / max(count, 1)
-    floor = HEIGHT - BOTTOM - ZERO_GAP
+    pitch = (FRAME.right - FRAME.left) / max(count, 1)
+    floor = FRAME.bottom - ZERO_GAP
 
     def x(index: float) -> float:
-        return round(LEFT + pitch * (index + 0.5), 1)
+        return round(FRAME.left + pitch * (index + 0.5), 1)
 
     def y(value: float) -> float:
         if value <= 0:
-            return float(HEIGHT - BOTTOM)
+            return float(FRAME.bottom)
         place = (max(math.log10(value), low) - low) / (high - low)
-        return round(floor - place * (floor - TOP), 1)
+        return round(floor - place * (floor - FRAME.top), 1)
 
     def curve(values: list[float | None]) -> str:
         points = [f"{x(i):g} {y(v):g}" for i, v in enumerate(values) if v is not None and math.isfinite(v)]
@@ -79,24 +71,23 @@ def draw_margins(name: str, margins: Margins, first_step: int | None) -> Plot | 
     ]
     return Plot(
         id=name,
-        width=WIDTH,
-        height=HEIGHT,
-        left=LEFT,
-        right=WIDTH - RIGHT,
-        top=TOP,
-        bottom=HEIGHT - BOTTOM,
-        zero=HEIGHT - BOTTOM,
+        frame=FRAME,
+        ticks=Ticks(
+            x=[(x(index), str(margins.steps[index])) for index in nice_ticks(count, 14)],
+            y=[
+                *((y(10.0**exponent), "10", str(exponent)) for exponent in range(low, high + 1)),
+                (float(FRAME.bottom), "0", ""),
+            ],
+        ),
         margin_a=curve(margins.margin_a),
         margin_b=curve(margins.margin_b),
         drift=curve(margins.drift),
-        at_risk=[(round(LEFT + pitch * index, 1), round(pitch, 1)) for index in risky],
-        y_ticks=[(y(10.0**exponent), str(exponent)) for exponent in range(low, high + 1)],
-        x_ticks=[(x(index), str(margins.steps[index])) for index in nice_ticks(count, 14)],
+        at_risk=[(round(FRAME.left + pitch * index, 1), round(pitch, 1)) for index in risky],
         divergence=None if first_step is None else x(first_step // margins.width),
         risky=len(risky),
         bin_width=margins.width,
         data={
-            "left": LEFT,
+            "left": FRAME.left,
             "pitch": pitch,
             "steps": margins.steps,
             "width": margins.width,

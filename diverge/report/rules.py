@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING
 
 from ...schemas.change import NO_RULE
 from ...schemas.claim import LEVELS
-from ..words import plain
+from ..words import plain, plural
 from .model import RuleGroup
 
+MAX_ENTRIES = 8
+"""Entries of one reading that are shown."""
+LONGEST = 300
+"""Characters of a value."""
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ...schemas.change import Change
 
@@ -31,9 +36,7 @@ def group_by_rule(changes: Sequence[Change], limit: int) -> list[RuleGroup]:
             rule="no rule is known for this field" if rule == NO_RULE else plain(rule),
             replay=None if replay is None else plain(replay),
             sources=_sources(members),
-            fields=[
-                (plain(member.name), _value(member, "before"), _value(member, "after")) for member in members
-            ],
+            fields=[row for member in members for row in _rows(member)],
         )
         for (risk, rule, replay), members in groups.items()
     ]
@@ -51,9 +54,37 @@ def _risk(change: Change) -> str:
     return "no level at risk" if change.has_rule else "not known until replayed"
 
 
-def _value(change: Change, side: str) -> str:
-    fact = change.before if side == "before" else change.after
-    return "absent" if fact is None else plain(fact.text())
+def _rows(change: Change) -> list[tuple[str, str, str]]:
+    """A row; of a reading with many entries (the tensors of a model) one for each entry that differs."""
+    before, after = change.before, change.after
+    if before is None or after is None or before.value is None or after.value is None:
+        left, right = ("absent" if fact is None else fact.text() for fact in (before, after))
+        return [_row(change.name, left, right)]
+    found = list(_differences(change.name, before.value, after.value))
+    rows = [_row(*one) for one in found[:MAX_ENTRIES]]
+    if len(found) > MAX_ENTRIES:
+        rows.append((f"{plain(change.name)}: {plural(len(found) - MAX_ENTRIES, 'more entry')}", "…", "…"))
+    return rows
+
+
+def _row(name: str, before: str, after: str) -> tuple[str, str, str]:
+    return plain(name), _short(before), _short(after)
+
+
+def _short(value: str) -> str:
+    shown = plain(value)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def _differences(name: str, before: object, after: object) -> Iterator[tuple[str, str, str]]:
+    """The places inside two readings at which they differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            if before.get(key) != after.get(key):
+                yield from _differences(f"{name} › {key}", before.get(key), after.get(key))
+        return
+    left, right = ("absent" if value is None else str(value) for value in (before, after))
+    yield name, left, right
 
 
 def _sources(changes: Sequence[Change]) -> list[str]:

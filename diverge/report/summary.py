@@ -6,17 +6,20 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..words import number, plain, plural, quoted_token, request_name, site_label
-from .model import Sentence
+from ..words import does, number, plain, plural, quoted_token, request_name, site_label
+from .model import NextStep, Sentence
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import Cause, FirstToken, Verdict
+    from ...schemas.verdict import FirstToken, Verdict
     from .model import Proof
-    from .sources import Source
+    from .sources import Place, Source
 
 CAUSE_EVIDENCE = 2
-"""Lines of evidence that the summary repeats."""
-EVIDENCE_LENGTH = 120
+"""Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""
+_DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}…?")
+LOOK = "rip query "
+"""How a command begins that shows evidence and runs nothing again."""
+EVIDENCE_LENGTH = 160
 """Characters of each."""
 
 
@@ -38,14 +41,47 @@ def summarise(
     ]
 
 
+def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
+    """What a reader does now: confirm the first cause, look closer, or keep what there is."""
+    differs = _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None
+    if not differs:
+        token = verdict.levels.get("token")
+        told = token is not None and token.state == "holds"
+        return NextStep(
+            "Nothing: keep the two traces and this document as the evidence."
+            if told
+            else "Compare runs that record more; what these do not tell is listed under What was not seen."
+        )
+    cause = next((cause for cause in verdict.causes if cause.confirm), None)
+    if cause is not None and cause.confirm is not None:
+        first = "the cause" if cause is verdict.causes[0] else f"“{plain(cause.label)}”"
+        text = f"Confirm or refute {first}: run B again with only that changed, and compare."
+        if cause.confirm.startswith(LOOK):
+            text = f"Look at what {first} rests on; where it is right, mend it and replay B."
+        return NextStep(text, plain(place.command(cause.confirm)))
+    if verdict.compared.texts and not verdict.compared.sequences:
+        return NextStep(
+            "Replay both on an engine that tells token ids and lets layers be observed (docs/engines.md):"
+            " only then can it be seen where the numbers part."
+        )
+    if not verdict.compared.rows:
+        return NextStep("Record both runs again with the layers observed (rip replay --capture sites).")
+    if not any(proof.proven for proof in proofs):
+        return NextStep("Look into the first difference, op by op: rip diverge --zoom.")
+    return NextStep("Take the proof to those who own the module; the commands in the appendix show it again.")
+
+
 def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
     compared = verdict.compared
     runs = " and ".join(_run(source, verdict) for source in sources)
     if compared.texts and not compared.sequences:
         texts = plural(compared.texts, "answer")
         if not compared.texts_differing:
-            return f"{texts} of {runs} were compared as text and read the same."
-        return f"Of {texts} of {runs}, compared as text, {compared.texts_differing} differ."
+            return f"{texts} of {runs} {does(compared.texts, 'were')} compared as text and read the same."
+        differing = compared.texts_differing or 0
+        if compared.texts == 1:
+            return f"The answers of {runs} to the one request, compared as text, are not the same."
+        return f"Of {texts} of {runs}, compared as text, {differing:,} {does(differing, 'differ')}."
     first = verdict.first_token
     if first is not None and first.step is None:
         return f"{runs} did not get the same prompt, so their answers cannot be expected to be the same."
@@ -119,7 +155,7 @@ def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None)
             at = f"position {first.position}" if first.step is None else f"step {first.step}"
             name = request_name(first.request_id, first.sample)
             return f"The first difference in log-probabilities is at {at} of {name}; {_unchanged(verdict)}."
-        return f"{_extent(verdict)} were compared, and none differs."
+        return _none_differs(verdict)
     parts = _parting(token, sources)
     name = request_name(token.request_id, token.sample)
     if not begins:
@@ -160,46 +196,62 @@ def _parting(token: FirstToken, sources: tuple[Source, Source]) -> str:
     return f"the answers part at step {token.step}: A goes on with {said[0]}, B with {said[1]}"
 
 
-def _extent(verdict: Verdict) -> str:
+def _none_differs(verdict: Verdict) -> str:
     compared = verdict.compared
     if compared.texts and not compared.sequences:
-        return plural(compared.texts, "text")
-    if compared.rows:
-        return (
+        count, what = compared.texts, plural(compared.texts, "text")
+    elif compared.rows:
+        count = compared.rows
+        what = (
             f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')} over"
             f" {plural(compared.positions, 'position')}"
         )
-    return plural(compared.positions, "position")
+    else:
+        count, what = compared.positions, plural(compared.positions, "position")
+    return f"{what} {does(count, 'were')} compared, and none differs."
 
 
 def _why(verdict: Verdict, proofs: list[Proof]) -> str:
     proven = next((proof for proof in proofs if proof.proven), None)
     if not verdict.causes:
         if proven is not None:
-            return f"No cause is named; an experiment shows where it comes from: {_inner(proven.conclusion)}."
+            return f"No cause is named; an experiment shows where it comes from: {_shown(verdict, proven)}."
         if _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
             return "No cause could be named from what the two runs recorded; see what was not seen."
         return "There is nothing to explain."
     cause = verdict.causes[0]
-    evidence = "; ".join(_short(plain(line).rstrip(".")) for line in cause.evidence[:CAUSE_EVIDENCE])
+    lines = sorted((plain(line) for line in cause.evidence), key=lambda line: bool(_DIGEST.search(line)))
+    evidence = "; ".join(_short(line.rstrip(".")) for line in lines[:CAUSE_EVIDENCE])
     said = f"The evidence points to “{plain(cause.label)}”, with {cause.confidence} confidence"
     if evidence:
         said += f" ({evidence})"
-    return f"{said}; {_proof(cause, proven)}."
+    return f"{said}; {_proof(verdict, proven)}."
 
 
-def _proof(cause: Cause, proven: Proof | None) -> str:
+def _proof(verdict: Verdict, proven: Proof | None) -> str:
     if proven is not None:
-        return f"where it starts is shown by experiment: {_inner(proven.conclusion)}"
-    if cause.confirm:
-        return "this is inferred from the recordings, and the command under Causes confirms or refutes it"
+        return f"where it starts is shown by experiment: {_shown(verdict, proven)}"
+    confirm = verdict.causes[0].confirm
+    if confirm and confirm.startswith(LOOK):
+        return "this is inferred from the recordings, and the command below shows what it rests on"
+    if confirm:
+        return "this is inferred from the recordings, and the command below confirms or refutes it"
     return "this is inferred from the recordings, and no experiment has confirmed it yet"
+
+
+def _shown(verdict: Verdict, proven: Proof) -> str:
+    """What a transplant showed, in short; all of it stands under Causes."""
+    done = None if verdict.zoom is None else verdict.zoom.transplant
+    if done is None or not done.origins:
+        return _inner(proven.conclusion)
+    places = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
+    return f"with A's rows put in at {places}, B follows A to position {done.last}"
 
 
 def _short(line: str) -> str:
     """A line of evidence for running text: long digests by their beginning."""
-    line = re.sub(r"([0-9a-f]{12})[0-9a-f]{8,}…?", r"\1…", line)
-    return line if len(line) <= EVIDENCE_LENGTH else line[: EVIDENCE_LENGTH - 1] + "…"
+    line = _DIGEST.sub(r"\1…", line)
+    return line if len(line) <= EVIDENCE_LENGTH else line[:EVIDENCE_LENGTH].rsplit(" ", 1)[0] + " …"
 
 
 def _inner(sentence: str) -> str:

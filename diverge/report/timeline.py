@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..words import drift, number, plain, plural, quoted_token, request_name, site_label
+from ..words import does, drift_words, moment, number, plain, plural, quoted_token, request_name, site_label
 from .model import Event
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _run(source: Source) -> Iterator[Event]:
     model = f", {plain(header.lane.model)}" if header.lane.model else ""
     detail = f"lane {plain(header.lane.name)}, engine {plain(header.lane.engine)}{model}, {header.mode}"
     yield Event(
-        plain(header.created),
+        plain(moment(header.created)),
         f"Run {source.side} begins",
         f"{detail}{'; ' + ', '.join(took) if took else ''}",
         f"header of trace {source.side}",
@@ -111,7 +111,7 @@ def _numbers(verdict: Verdict, pair: Pair, logits: FirstLogits | None) -> Iterat
 def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Event]]:
     if site is None or (site.request_id, site.sample) != (pair.request_id, pair.sample):
         return
-    size = "" if site.rel_drift is None else f"relative drift {drift(site.rel_drift)}; "
+    size = "" if site.rel_drift is None else f"relative drift {drift_words(site.rel_drift)}; "
     if site.is_origin:
         detail = f"{size}every earlier row is equal, so this module got equal inputs and gave another output"
     else:
@@ -128,13 +128,14 @@ def _spread(found: Spread, pair: Pair) -> Iterator[tuple[int, int, Event]]:
     def place(position: int) -> str:
         return _place(position - pair.prompt if position >= pair.prompt else None, position)
 
-    detail = f"{found.at_origin:,} of {plural(found.of_sites, 'site')} differ at this position"
+    detail = f"{found.at_origin:,} of {plural(found.of_sites, 'site')} {does(found.at_origin, 'differ')}"
+    detail += " at this position"
     if found.next_position is not None:
         detail += f", {found.at_next:,} of {found.of_next:,} at position {found.next_position}"
     yield pair.first_moved, 1, Event(place(pair.first_moved), "It spreads", detail, "table sites", "numbers")
     if found.last_position is not None and found.last_position != pair.first_moved:
         title = f"It reaches {plain(found.last_label)}, the last site"
-        detail = f"relative drift {drift(found.last_drift)}"
+        detail = f"relative drift {drift_words(found.last_drift)}"
         event = Event(place(found.last_position), title, detail, "table sites", "numbers")
         yield found.last_position, 1, event
 

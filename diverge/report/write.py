@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ...schemas.errors import BadInput, OutputFailed
-from ...schemas.verdict import Verdict
-from .. import tables
+from ...schemas.errors import OutputFailed
+from ..views.verdict import read_verdict
 from .build import build
-from .sources import find_source, given_source
+from .sources import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...schemas.verdict import TraceRef
-    from .sources import Source
+    from .sources import Place, Source
 
 Form = Literal["html", "markdown"]
 
@@ -35,7 +33,7 @@ def write_report(
 
     Args:
         folder: What `rip diverge` wrote.
-        out: The file to write; replaced if it exists.
+        out: The file to write; replaced if it exists. Of a link what it leads to.
         a: Trace A, for token text, times and settings. None: the one that was compared, where it still lies.
         b: Trace B, likewise.
         form: `html` or `markdown`.
@@ -49,14 +47,14 @@ def write_report(
         MissingPackage: jinja2, which the HTML form needs, is not installed.
         OutputFailed: The file cannot be written.
     """
-    verdict = _verdict(folder)
-    sources = _source("A", a, verdict.a, folder), _source("B", b, verdict.b, folder)
-    text = render(folder, sources, form, title)
-    unfinished = out.with_name(f".{out.name}.unfinished")
+    place, sources = find_sources(read_verdict(folder), folder, a, b)
+    text = render(folder, place, sources, form, title)
+    target = out.resolve()  # what a link leads to is replaced, not the link
+    unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         unfinished.touch(mode=0o600)  # it holds prompts
         unfinished.write_bytes(text.encode("utf-8", "backslashreplace"))
-        unfinished.replace(out)
+        unfinished.replace(target)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise OutputFailed(
@@ -66,29 +64,18 @@ def write_report(
 
 
 def render(
-    folder: Path, sources: tuple[Source, Source], form: Form = "html", title: str | None = None
+    folder: Path,
+    place: Place,
+    sources: tuple[Source, Source],
+    form: Form = "html",
+    title: str | None = None,
 ) -> str:
     """The postmortem as text. Raises as `write_report`."""
     if form == "markdown":
         from .markdown import to_markdown
 
-        return to_markdown(build(folder, sources, title))
+        return to_markdown(build(folder, place, sources, title))
     from .html import check_packages, to_html
 
     check_packages()
-    return to_html(build(folder, sources, title))
-
-
-def _verdict(folder: Path) -> Verdict:
-    summary = folder / tables.SUMMARY_FILE
-    try:
-        return Verdict.from_json(summary.read_bytes(), str(summary))
-    except OSError as error:
-        raise BadInput(
-            f"{folder} is not a result of rip diverge: {summary.name}: {error.strerror}",
-            "give the folder that rip diverge wrote with -o",
-        ) from None
-
-
-def _source(side: str, path: Path | None, reference: TraceRef, folder: Path) -> Source:
-    return find_source(side, reference, folder) if path is None else given_source(side, path)
+    return to_html(build(folder, place, sources, title))

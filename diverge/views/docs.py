@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...schemas import trace
 from .. import tables
+from . import zoom
 
 VIEWS = (
     "tokens",
@@ -18,7 +19,14 @@ VIEWS = (
     "growth",
     "reference_sites",
     "reference_steps",
+    "zoom",
 )
+MADE_BY = {
+    "reference_sites": "rip diverge --reference R.parquet",
+    "reference_steps": "rip diverge --reference R.parquet",
+    "zoom": "rip diverge --zoom",
+}
+"""Views that are empty without an option → what fills them."""
 TRACE_VIEWS = ("tokens", "sites", "topk", "results", "changes", "header")
 
 EXAMPLES = {
@@ -34,6 +42,7 @@ EXAMPLES = {
     "growth": "SELECT layer, step, drift_p50, drift_max FROM growth ORDER BY layer, step",
     "reference_sites": "SELECT label, ratio, ratio_low, ratio_high, farther FROM reference_sites",
     "reference_steps": "SELECT layer, step, distance_a, distance_b FROM reference_steps ORDER BY layer, step",
+    "zoom": "SELECT finding, transplant, origin, origin_positions, origin_first, origin_last FROM zoom",
 }
 TRACE_EXAMPLES = {
     "tokens": "SELECT step, token_id, text, margin FROM tokens WHERE step >= 0 ORDER BY margin LIMIT 10",
@@ -75,9 +84,9 @@ MEANINGS |= {
         "diverging_1": "whose tokens part",
         "sequences_2": "in the other",
         "diverging_2": "whose tokens part",
-        "difference": "share of diverging sequences in the other, minus that in the one",
-        "low": "Newcombe 95 % interval of the difference",
-        "high": "Newcombe 95 % interval of the difference",
+        "difference": "share of value_2 minus share of value_1; above 0: more of value_2 diverge",
+        "low": "Newcombe 95 % interval of the difference, with its sign: lower end",
+        "high": "upper end",
     },
     "survival": {
         "step": "index among generated tokens",
@@ -95,6 +104,7 @@ MEANINGS |= {
         "drift_p50": "their median rel_drift",
         "drift_max": "their largest",
     },
+    "zoom": {name: meaning for name, (_, meaning) in zoom.COLUMNS.items()},
 }
 MEANINGS["sites"] |= {name: MEANINGS["tokens"][name] for name in ("request_id", "sample", "step")}
 _TRACE_COLUMN_MEANINGS = {column.name: column.meaning for column in trace.COLUMNS}

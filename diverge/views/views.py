@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...schemas.errors import BadInput
-from ...schemas.verdict import Verdict
 from .. import tables
 from . import sql as view_sql
-from .docs import EXAMPLES, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
+from .docs import EXAMPLES, MADE_BY, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
+from .memory import create_table, writable
+from .verdict import MAKE_IT_AGAIN, read_verdict
+from .zoom import create_zoom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import duckdb
@@ -86,6 +88,8 @@ class Views:
     examples: dict[str, str]
     notes: list[str] = field(default_factory=list)
     """What a person should know, for example that a truncated part was skipped."""
+    unfilled: dict[str, str] = field(default_factory=dict)
+    """Views that hold nothing here → the command that fills them."""
 
     def describe(self, view: str) -> list[ViewColumn]:
         """The columns of one view."""
@@ -112,9 +116,10 @@ def open_views(path: Path) -> Iterator[Views]:
     ):
         connection.execute(f"SET temp_directory = {view_sql.quoted(spill)}")
         names: tuple[str, ...]
+        unfilled: dict[str, str] = {}
         try:
             if path.is_dir() and (path / tables.SUMMARY_FILE).exists():
-                files = _register_result(connection, path)
+                files, unfilled = _register_result(connection, path)
                 names, examples = VIEWS, EXAMPLES
             else:
                 files = _register_trace(connection, path, notes)
@@ -125,7 +130,7 @@ def open_views(path: Path) -> Iterator[Views]:
                 "make it again with rip diverge or rip replay",
             ) from None
         _lock(connection, files)
-        yield Views(connection, names, examples, notes)
+        yield Views(connection, names, examples, notes, unfilled)
 
 
 _CONFIG = {
@@ -151,8 +156,10 @@ def first_line(error: Exception) -> str:
     return " ".join(str(error).split("\nLINE ")[0].split())
 
 
-def _register_result(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
-    Verdict.from_json((folder / tables.SUMMARY_FILE).read_bytes(), str(folder / tables.SUMMARY_FILE))
+def _register_result(
+    connection: duckdb.DuckDBPyConnection, folder: Path
+) -> tuple[list[Path], dict[str, str]]:
+    verdict = read_verdict(folder)
     files = {
         name: folder / f"{name}.parquet"
         for name in tables.TABLES
@@ -160,9 +167,12 @@ def _register_result(connection: duckdb.DuckDBPyConnection, folder: Path) -> lis
     }
     for file in files.values():
         _check_parquet(file)
+    create_zoom(connection, verdict.zoom)
     for statement in view_sql.result_views(files):
         _create_view(connection, statement)
-    return list(files.values())
+    absent = {"zoom": verdict.zoom is None}
+    absent |= dict.fromkeys(("reference_sites", "reference_steps"), verdict.reference is None)
+    return list(files.values()), {name: by for name, by in MADE_BY.items() if absent[name]}
 
 
 def _create_view(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
@@ -177,11 +187,9 @@ def _check_parquet(file: Path) -> None:
     try:
         pq.read_metadata(file)
     except OSError as error:
-        raise BadInput(
-            f"{file}: cannot be read: {error.strerror or error}", "run rip diverge again"
-        ) from None
+        raise BadInput(f"{file}: cannot be read: {error.strerror or error}", MAKE_IT_AGAIN) from None
     except pa.ArrowInvalid:
-        raise BadInput(f"{file}: not a whole Parquet file", "run rip diverge again") from None
+        raise BadInput(f"{file}: not a whole Parquet file", MAKE_IT_AGAIN) from None
 
 
 def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: list[str]) -> list[Path]:
@@ -231,7 +239,7 @@ def _create_site_list(
         "site_group INTEGER, slot INTEGER, site INTEGER, name VARCHAR, occurrence INTEGER, part VARCHAR,"
         " module VARCHAR, dtype VARCHAR"
     )
-    _create_table(connection, "site_facts", columns, rows)
+    create_table(connection, "site_facts", columns, rows)
     derived = f"{view_sql.LABEL} AS label, {view_sql.LAYER} AS layer"
     connection.execute(f"CREATE TABLE site_list AS SELECT *, {derived} FROM site_facts")
 
@@ -240,9 +248,9 @@ def _create_header(connection: duckdb.DuckDBPyConnection, header: TraceHeader) -
     said = header.to_object()
     words = said.pop("token_text", None) or {}
     said.pop("results", None)  # a view of their own
-    _create_table(connection, "header", "key VARCHAR, value VARCHAR", list(_flattened(said)))
-    texts = [(int(key), _writable(str(value))) for key, value in words.items() if str(key).isdigit()]
-    _create_table(connection, "token_text", "token_id INTEGER, text VARCHAR", texts)
+    create_table(connection, "header", "key VARCHAR, value VARCHAR", list(_flattened(said)))
+    texts = [(int(key), writable(str(value))) for key, value in words.items() if str(key).isdigit()]
+    create_table(connection, "token_text", "token_id INTEGER, text VARCHAR", texts)
 
 
 def _create_results(connection: duckdb.DuckDBPyConnection, header: TraceHeader) -> None:
@@ -251,30 +259,15 @@ def _create_results(connection: duckdb.DuckDBPyConnection, header: TraceHeader) 
     for result in header.results:
         by = result.answered_by
         texts = (result.text, by.get("model"), by.get("system_fingerprint"), _json(by) if by else None)
-        text, model, system, answered_by = (None if item is None else _writable(item) for item in texts)
+        text, model, system, answered_by = (None if item is None else writable(item) for item in texts)
         times = (result.ttft_s, result.itl_s, result.latency_s)
-        about = (result.sequence, _writable(result.request_id), result.sample, _writable(result.reason))
+        about = (result.sequence, writable(result.request_id), result.sample, writable(result.reason))
         rows.append((*about, text, *times, model, system, answered_by))
     columns = (
         "sequence INTEGER, request_id VARCHAR, sample INTEGER, reason VARCHAR, text VARCHAR, ttft_s DOUBLE,"
         " itl_s DOUBLE, latency_s DOUBLE, model VARCHAR, system_fingerprint VARCHAR, answered_by VARCHAR"
     )
-    _create_table(connection, "results", columns, rows)
-
-
-def _create_table(
-    connection: duckdb.DuckDBPyConnection, name: str, columns: str, rows: Sequence[tuple[Any, ...]]
-) -> None:
-    """A table in memory, through Arrow: `executemany` takes a second for a few thousand rows."""
-    import pyarrow as pa
-
-    kinds = {"INTEGER": pa.int32(), "VARCHAR": pa.string(), "DOUBLE": pa.float64()}
-    fields = [column.split() for column in columns.split(", ")]
-    values = zip(*rows, strict=True) if rows else ((),) * len(fields)
-    arrays = [pa.array(column, kinds[kind]) for (_, kind), column in zip(fields, values, strict=True)]
-    connection.register("incoming", pa.table(arrays, names=[column for column, _ in fields]))
-    connection.execute(f"CREATE TABLE {name} AS SELECT * FROM incoming")
-    connection.unregister("incoming")
+    create_table(connection, "results", columns, rows)
 
 
 def _flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -283,13 +276,8 @@ def _flattened(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield from _flattened(item, f"{prefix}{key}.")
         else:
             text = item if isinstance(item, str) else _json(item)
-            yield f"{prefix}{key}", _writable(text)
+            yield f"{prefix}{key}", writable(text)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _writable(text: str) -> str:
-    """Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes an escape."""
-    return text.encode("utf-8", "backslashreplace").decode()

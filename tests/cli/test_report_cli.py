@@ -50,6 +50,23 @@ def test_it_writes_beside_the_folder_and_not_twice(
     assert run(monkeypatch, "report", "deep/result", "--force") == 0
 
 
+def test_force_replaces_what_a_link_leads_to_and_keeps_the_link(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "kept.md").write_text("old")
+    (folder / "link.md").symlink_to("kept.md")
+    assert run(monkeypatch, "report", "deep/result", "-o", "link.md") == 2
+    assert (folder / "kept.md").read_text() == "old"
+    assert run(monkeypatch, "report", "deep/result", "-o", "link.md", "--force") == 0
+    assert (folder / "link.md").is_symlink()
+    assert (folder / "kept.md").read_text().startswith("# Tokens diverge")
+    (folder / "latest").symlink_to("deep/result")
+    assert run(monkeypatch, "diverge", "a.parquet", "a.parquet", "-o", "latest", "--force") == 0
+    assert (folder / "latest").is_symlink()
+    assert run(monkeypatch, "report", "latest", "-o", "equal.md") == 0
+    assert (folder / "equal.md").read_text().startswith("# The two runs are equal")
+
+
 def test_it_writes_markdown_by_the_ending_of_the_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "report", "deep/result", "-o", "p.md", "--title", "Replica 7") == 0
     text = (folder / "p.md").read_text()

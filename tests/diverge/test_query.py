@@ -77,7 +77,7 @@ def test_documented_queries_over_a_trace_run(folder: Path, sql: str) -> None:
     ask(folder / "t.parquet", sql)
 
 
-@pytest.mark.parametrize(("name", "views"), [("result", 12), ("t.parquet", 6)])
+@pytest.mark.parametrize(("name", "views"), [("result", 13), ("t.parquet", 6)])
 def test_without_sql_every_view_is_listed_with_an_example_that_runs(
     folder: Path, name: str, views: int
 ) -> None:
@@ -352,3 +352,19 @@ def test_ctrl_c_ends_a_long_query_at_once(folder: Path, signals: int) -> None:
 def test_a_statement_after_a_bare_double_dash_may_start_with_a_comment(folder: Path) -> None:
     out, _ = call(folder / "result", "--", "-- one\nSELECT 1 AS x, 'a' AS words")
     assert out.splitlines() == ["x  words", "-  -----", "1  a"]
+
+
+def test_a_damaged_verdict_is_told_with_what_makes_it_whole(tmp_path: Path) -> None:
+    results.write_result(tmp_path / "result", SCENE)
+    path = tmp_path / "result" / "summary.json"
+    path.write_text(path.read_text()[:300])
+    assert "run rip diverge again" in refusal(tmp_path / "result").fix
+
+
+def test_force_replaces_what_a_link_leads_to_and_keeps_the_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept.csv").write_text("old")
+    link = tmp_path / "link.csv"
+    link.symlink_to("kept.csv")
+    call(folder / "result", "SELECT 1 AS one", "-o", link, "--force")
+    assert link.is_symlink()
+    assert (tmp_path / "kept.csv").read_text().split() == ["one", "1"]

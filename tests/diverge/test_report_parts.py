@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rip.diverge.report import html as report_html
 from rip.diverge.report.heat import Columns, Scale, draw
-from rip.diverge.verdict_words import close_call, headline, second_line
-from rip.diverge.words import pieces
+from rip.diverge.report.sources import Place, Source
+from rip.diverge.report.summary import next_step, summarise
+from rip.diverge.verdict_words import close_call, headline, is_cut, second_line
+from rip.diverge.words import does, drift_cell, drift_words, moment, pieces, plural
+from rip.schemas.verdict import FirstText
 
 
 def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
@@ -24,7 +27,7 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     def said(**changes: object) -> str:
         return headline(verdict.model_copy(update={"first_token": first.model_copy(update=changes)}))
 
-    many = " 1 of 2 sequences diverge."
+    many = " 1 of 2 sequences diverges."
     assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2." + many
     assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4." + many
     assert said(token_b=None) == "In request req-1, B ends at step 17 where A goes on." + many
@@ -97,3 +100,72 @@ def test_text_stands_out_from_its_ground_in_both_themes() -> None:
         grounds += [("a", "a-wash"), ("b", "b-wash"), ("page", "a"), ("page", "b"), ("page", "ink")]
         too_faint = [pair for pair in grounds if contrast(colours[pair[0]], colours[pair[1]]) < 4.5]
         assert too_faint == []
+
+
+def test_verbs_agree_with_their_counts_and_plurals_with_their_words() -> None:
+    assert [f"{plural(count, 'row')} {does(count, 'differ')}" for count in (0, 1, 2)] == [
+        "0 rows differ",
+        "1 row differs",
+        "2 rows differ",
+    ]
+    assert (does(1, "were"), does(3, "were")) == ("was", "were")
+    assert (plural(1, "entry"), plural(2, "entry"), plural(2, "hash")) == ("1 entry", "2 entries", "2 hashes")
+
+
+def test_one_text_and_several_are_told_without_a_slip(tmp_path: Path) -> None:
+    verdict = results.write_result(tmp_path / "result", results.Scene(bitwise_equal=True))
+
+    def said(texts: int, differing: int) -> str:
+        first = FirstText(request_id="q", sample=0, character=4, before="abcd", a="e", b="f")
+        none = {"sequences": 0, "rows": 0, "sites": 0, "positions": 0, "sequences_diverging": 0}
+        counts = verdict.compared.model_copy(update={"texts": texts, "texts_differing": differing, **none})
+        one = verdict.model_copy(update={"compared": counts, "first_text": first if differing else None})
+        source = Source("A", "a.parquet", None), Source("B", "b.parquet", None)
+        return " ".join([headline(one), *(sentence.text for sentence in summarise(one, source, []))])
+
+    assert "1 text compared: equal" in said(1, 0)
+    assert "1 answer of A (single) and B (batch-8) was compared as text and read the same" in said(1, 0)
+    assert "1 text was compared, and none differs" in said(1, 0)
+    assert "3 texts were compared" in said(3, 0)
+    assert "answers of A (single) and B (batch-8) to the one request, compared as text, are not" in said(1, 1)
+    assert "1 of 3 texts differs." in said(3, 1)
+    assert "Of 3 answers of A (single) and B (batch-8), compared as text, 2 differ." in said(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("character", "before", "cut"), [(0, "", False), (4, "abcd", False), (90, "x" * 40, True)]
+)
+def test_an_excerpt_begins_with_dots_only_where_something_was_left_out(
+    character: int, before: str, cut: bool
+) -> None:
+    assert (
+        is_cut(FirstText(request_id="q", sample=0, character=character, before=before, a="e", b="f")) is cut
+    )
+
+
+def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -> None:
+    assert drift_words(0.0) == "below what the sketch resolves"
+    assert drift_cell(0.0) == "below sketch"
+    assert drift_words(0.0021) == drift_cell(0.0021) == "2.1e-3"
+    assert drift_cell(None) == "–"
+
+
+def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
+    verdict = results.write_result(tmp_path / "result", results.Scene())
+    place = Place(tmp_path, "result")
+    step = next_step(verdict, place, [])
+    assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
+    look = verdict.causes[0].model_copy(update={"confirm": "rip query old 'SELECT 1'"})
+    assert next_step(verdict.model_copy(update={"causes": [look]}), place, []).command == (
+        "rip query result 'SELECT 1'"
+    )
+    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), place, []).text
+    equal = results.write_result(tmp_path / "equal", results.Scene(bitwise_equal=True))
+    assert next_step(equal, place, []).text.startswith("Nothing: keep the two traces")
+
+
+def test_times_are_for_people_and_what_is_no_time_stays() -> None:
+    assert (
+        moment("2026-11-30T17:05:11+00:00") == moment("2026-11-30T17:05:11.25Z") == "2026-11-30 17:05:11 UTC"
+    )
+    assert moment("<b>yesterday") == "<b>yesterday"

@@ -123,7 +123,8 @@ def test_a_transplant_that_proves_the_origin_is_told_first_and_in_the_summary(tm
     verdict = results.write_result(tmp_path / "result", results.Scene())
     changed(tmp_path / "result", verdict, zoom=zoomed("proven"))
     for text in document(tmp_path / "result"):
-        assert "where it starts is shown by experiment: proven: with A" in text
+        assert "where it starts is shown by experiment: with A" in text
+        assert "s rows put in at layers.2.mlp.gate_proj, B follows A to position 24" in text
         assert text.index("Transplant: proven") < text.index("Zoom into layers.2.mlp.gate_proj")
         assert "aten.mm.default gives another output for equal inputs &lt;here" in text
         assert "threads 1 in A, 2 in B" in text
@@ -225,7 +226,8 @@ def test_a_comparison_by_text_alone_has_a_timeline_and_three_sentences(tmp_path:
     verdict = diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "result")
     assert verdict.first_text is not None
     for text in document(tmp_path / "result"):
-        assert "compared as text, 1 differ" in text
+        assert "to the one request, compared as text, are not the same" in text
+        assert "Replay both on an engine that tells token ids" in text
         assert "the texts part at character 14" in text
         assert "The texts of request r0 part" in text
 

@@ -64,7 +64,7 @@
     if (value === -2) return "not computed or not comparable";
     if (value === -3) return "equal, or not computed";
     if (value === 0) return "equal";
-    return value < 1e-30 ? "bits differ, drift 0" : value.toExponential(3);
+    return value < 1e-30 ? "bits differ, below what the sketch resolves" : value.toExponential(3);
   }
 
   function watchMap(map, sites) {

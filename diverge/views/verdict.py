@@ -1,0 +1,35 @@
+"""Reading the verdict of a result folder: what is wrong with it is told with what makes it whole again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...schemas.errors import BadInput
+from ...schemas.verdict import Verdict
+from .. import tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAKE_IT_AGAIN = "run rip diverge again: the folder is damaged"
+"""How to mend any file of a result folder: nobody writes them by hand."""
+
+
+def read_verdict(folder: Path) -> Verdict:
+    """The verdict of a result folder.
+
+    Raises:
+        BadInput: There is none, it is damaged, or a newer rip wrote it.
+    """
+    summary = folder / tables.SUMMARY_FILE
+    try:
+        return Verdict.from_json(summary.read_bytes(), str(summary))
+    except OSError as error:
+        raise BadInput(
+            f"{folder} is not a result of rip diverge: {summary.name}: {error.strerror}",
+            "give the folder that rip diverge wrote with -o",
+        ) from None
+    except BadInput as error:
+        if error.fix.startswith("upgrade rip"):  # whole, but of a newer rip
+            raise
+        raise BadInput(error.message, MAKE_IT_AGAIN) from None
