@@ -1,10 +1,9 @@
-"""`--zoom` of `rip diverge` and `rip replay`: sides of a comparison opened and run again, one at a time."""
+"""`rip diverge --zoom`: sides of a comparison opened and run again, one at a time."""
 
 from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..replay.golden import Golden
-    from ..replay.run import Result
     from ..schemas.fingerprint import Fingerprint
     from ..schemas.rerun import Ask, SideRun
     from ..schemas.trace import TraceHeader
@@ -26,101 +24,6 @@ if TYPE_CHECKING:
 
 Target = tuple[str, int]
 """(request_id, sample)."""
-
-
-@dataclass(frozen=True)
-class Aim:
-    """What `rip replay --zoom` looks at."""
-
-    position: int
-    scope: str
-    """Pattern for the paths of modules; empty: all."""
-
-
-def aim_of(text: str, sites: str | None, level: str, out: Path, force: bool) -> Aim:
-    """Read `POSITION[:SITE]`, and check that its file can be written.
-
-    Args:
-        text: What was given.
-        sites: What --sites says; it names the modules where SITE does not.
-        level: What is captured.
-        out: The trace.
-        force: Replace an earlier file.
-
-    Raises:
-        BadInput: Not of that form, or no site is captured.
-        OutputFailed: The file is there already.
-    """
-    from ..replay.zoom.store import zoom_path
-    from .console import check_output_file
-
-    if level == "tokens":
-        raise BadInput("--zoom: --capture tokens observes nothing of the model", "leave one of the two out")
-    match = re.fullmatch(r"([0-9]{1,9})(?::(.+))?", text)
-    if match is None:
-        raise BadInput(
-            f"--zoom {text}: not POSITION or POSITION:SITE", "for example --zoom 57:layers.4.self_attn"
-        )
-    check_output_file(zoom_path(out), force)
-    scope = sites or ""
-    if match[2]:
-        module = re.split("[#:]", match[2])[0]  # a site's label may go on with its occurrence and part
-        scope = rf"^{re.escape(module)}(\.|$)"
-    return Aim(int(match[1]), scope)
-
-
-def refuse_other_engines(engine: str) -> None:
-    """Refuse an engine whose ops cannot be seen.
-
-    Raises:
-        BadInput: It does not run in this process.
-    """
-    from ..replay.zoom.again import ENGINE
-
-    if engine != ENGINE:
-        raise BadInput(
-            f"--zoom records ops inside this process, on the engine {ENGINE}; {engine} runs elsewhere",
-            f"replay the request with --engine {ENGINE} and the model's folder, or leave --zoom out",
-        )
-
-
-def zooming_on(engine: Any, aim: Aim) -> Any:
-    """The engine, recording ops while it runs: a `ZoomingEngine`, which is whatever the engine is."""
-    from ..replay.zoom.engine import ZoomingEngine
-
-    return ZoomingEngine(engine, aim.position, aim.scope)
-
-
-def keep_ops(zooming: Any, result: Result, console: Console) -> None:
-    """Write what was recorded beside the trace.
-
-    Raises:
-        BadInput: Nothing was: no sequence computed the position, or no module matched.
-        OutputFailed: It cannot be written.
-    """
-    from ..replay.zoom.store import write_ops, zoom_path
-    from .console import tell
-
-    header, passes = zooming.recorded(result.header)
-    if not header.passes:
-        raise BadInput(
-            "--zoom: no sequence computed that position, so no op was recorded",
-            "the last generated token is never fed to the model: choose a position before it",
-        )
-    count = sum(len(ops) for ops in passes)
-    if not count:
-        raise BadInput(
-            f"--zoom: no op ran in a module that matches {header.scope!r}",
-            "name a module as the trace's sites do",
-        )
-    path = zoom_path(result.path)
-    write_ops(path, header, passes)
-    tell(
-        console, f"{count:,} ops of {len(passes)} forward {'pass' if len(passes) == 1 else 'passes'} recorded"
-    )
-    if header.left_out_bytes:
-        tell(console, f"not kept: {header.left_out_bytes:,} bytes of tensors; their digests are there")
-    tell(console, f"Wrote {path}")
 
 
 def zoom_into(
@@ -144,15 +47,16 @@ def zoom_into(
     from ..diverge.zoom.find import zoom
     from ..diverge.zoom.recorded import recorded
     from ..replay.recorded import golden_from_trace
-    from ..replay.zoom.again import check_can
+    from ..replay.zoom.again import check_can, check_model_there
     from .console import printable, progress_bar, tell
 
     target = _target(verdict)
     if target is None and not verdict.compared.texts:
         tell(console, "zoom: no row and no logits are known to differ, so there is nothing to look at")
         return verdict
-    for path, header in zip(paths, headers, strict=True):
+    for side, path, header in zip("AB", paths, headers, strict=True):
         check_can(str(path), header)
+        check_model_there(side, header)
     if target is None:
         raise BadInput("zoom: texts were compared, and no row that differs is known", "replay on hf")
     golden = golden_from_trace(paths[0]), golden_from_trace(paths[1])

@@ -83,12 +83,22 @@ class OpFinding(Record):
     b: list[ZoomOp] = []
     tensor: str | None = None
     """The weight, or the input, that differs."""
+    maker_a: int | None = None
+    """Of `outside`: ordinal in the pass of the op that made it in A, in a module that was not recorded."""
+    maker_b: int | None = None
+    left_out_a: int = 0
+    """Ops of a block in A beyond those listed, without views."""
+    left_out_b: int = 0
     max_abs_diff: Real | None = None
     """Largest difference of the outputs at the compared positions; absent: it was not kept or not finite."""
     differing: int | None = None
     """Elements of the output that differ."""
     elements: int | None = None
     """Of so many."""
+    first: int | None = None
+    """These elements are rows of positions from this one on, …"""
+    last: int | None = None
+    """… to this one, as far as the tensor has rows of positions."""
     matched: int = 0
     """Ops that both sides ran."""
     only_a: int = 0

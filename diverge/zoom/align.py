@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ...schemas.rerun import Op, OpTensor
@@ -9,6 +10,16 @@ from ...schemas.zoom import ZoomOp, ZoomTensor
 
 Step = tuple[int | None, int | None]
 """Indices into A's and B's ops; None: that side has no counterpart."""
+
+_VIEWS = re.compile(
+    r"aten\.(view|_unsafe_view|reshape|transpose|t|permute|unsqueeze|squeeze|expand|slice|select|alias|detach"
+    r"|as_strided|split|chunk|unbind|lift_fresh)\."
+)
+
+
+def is_view(name: str) -> bool:
+    """Whether an op (`aten.view.default`) moves nothing: its output is an input's memory, seen otherwise."""
+    return _VIEWS.match(name) is not None
 
 
 def align(a: Sequence[Op], b: Sequence[Op]) -> list[Step]:

@@ -29,6 +29,18 @@ class Gap:
     elements: int
     max_abs: float | None
     """None: other dtypes, or not finite."""
+    positions: tuple[int, int] | None
+    """First and last of those that the elements are rows of; None: no axis counts positions."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The elements of two tensors that can be compared, as bytes [..., item size]."""
+
+    a: Bytes
+    b: Bytes
+    positions: tuple[int, int] | None
+    """First and last of those that they are rows of; None: no axis counts positions."""
 
 
 def compare(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Equality:
@@ -52,7 +64,7 @@ def compare(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Equality:
     cut = _cut(a, b, in_a, in_b)
     if cut is None:
         return "unknown"
-    return "equal" if np.array_equal(*cut) else "differs"
+    return "equal" if np.array_equal(cut.a, cut.b) else "differs"
 
 
 def gap(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Gap | None:
@@ -60,17 +72,19 @@ def gap(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Gap | None:
     cut = _cut(a, b, in_a, in_b)
     if cut is None or a.dtype != b.dtype:
         return None
-    differing = int((cut[0] != cut[1]).any(axis=-1).sum())
-    values = _values(cut[0], a.dtype), _values(cut[1], b.dtype)
+    differing = int((cut.a != cut.b).any(axis=-1).sum())
+    values = _values(cut.a, a.dtype), _values(cut.b, b.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(values[0] - values[1])
     largest = float(distance.max()) if distance.size and np.isfinite(distance).all() else None
-    return Gap(differing, cut[0][..., 0].size, largest)
+    return Gap(differing, cut.a[..., 0].size, largest, cut.positions)
 
 
-def _cut(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> tuple[Bytes, Bytes] | None:
-    """The elements of both that belong to the sequence and to positions that both passes know, as bytes
-    [..., item size]; None where that cannot be told."""
+def _cut(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> _Cut | None:
+    """The elements of both that belong to the sequence and to positions that both passes know.
+
+    None where that cannot be told.
+    """
     left, right = _share(a, in_a), _share(b, in_b)
     if left is None or right is None:
         return None
@@ -78,20 +92,24 @@ def _cut(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> tuple[Bytes,
     left, right = (one.reshape((1,) * (axes - one.ndim) + one.shape) for one in (left, right))
     scores = _are_scores(left.shape[:-1], in_a) and _are_scores(right.shape[:-1], in_b)
     common = min(len(in_a.fed), len(in_b.fed))  # both end at the position that is looked at
-    found = False
+    positions: tuple[int, int] | None = None
     for axis in range(axes - 1):
         if axis == axes - 2 and axes > 2 and not scores:
             break  # the last axis counts channels
         kinds = _kinds(left.shape[axis], in_a) & _kinds(right.shape[axis], in_b)
         if not kinds:
             continue
-        if "fed" in kinds and not (found and "seen" in kinds):
+        if "fed" in kinds and not (positions is not None and "seen" in kinds):
             columns = in_a.fed[-common:], in_b.fed[-common:]
-        else:
+            positions = in_a.position - common + 1, in_a.position
+        elif "seen" in kinds:
             columns = in_a.seen, in_b.seen
+            positions = positions if scores else (0, in_a.position)  # of scores the rows are the pass's own
+        else:
+            columns = _cached(in_a), _cached(in_b)
+            positions = 0, len(columns[0]) - 1
         left, right = left.take(columns[0], axis=axis), right.take(columns[1], axis=axis)
-        found = True
-    return (left, right) if left.shape == right.shape else None
+    return _Cut(left, right, positions) if left.shape == right.shape else None
 
 
 def _share(tensor: OpTensor, trace: OpTrace) -> Bytes | None:
@@ -108,8 +126,14 @@ def _share(tensor: OpTensor, trace: OpTrace) -> Bytes | None:
 
 
 def _kinds(size: int, trace: OpTrace) -> set[str]:
-    """What an axis of this size may count: columns of the pass, columns that attention sees."""
-    return {kind for kind, columns in (("fed", trace.tokens), ("seen", trace.total)) if size == columns}
+    """What an axis of this size may count: columns of the pass, all that attention sees, cached ones."""
+    counts = {"fed": trace.tokens, "seen": trace.total, "cached": trace.total - trace.tokens}
+    return {kind for kind, columns in counts.items() if size == columns > 0}
+
+
+def _cached(trace: OpTrace) -> tuple[int, ...]:
+    """Columns of `total` with this sequence's positions from before the pass."""
+    return tuple(column for column in trace.seen if column < trace.total - trace.tokens)
 
 
 def _are_scores(shape: tuple[int, ...], trace: OpTrace) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ...schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from ..words import number, plural
+from .align import is_view
 
 _SHOWN_SITES = 4
 _SHOWN_OPS = 8
@@ -76,14 +77,16 @@ def _details(finding: OpFinding) -> list[str]:
     lines = []
     if finding.differing is not None:
         gap = "" if finding.max_abs_diff is None else f", largest difference {number(finding.max_abs_diff)}"
-        lines.append(f"{finding.differing} of {finding.elements} elements differ{gap}")
+        lines.append(f"{finding.differing} of {finding.elements} elements differ{_rows(finding)}{gap}")
     one_op = len(finding.a) == len(finding.b) == 1
     if one_op and _shape_words(finding.a[0]) == _shape_words(finding.b[0]):
         lines.append(f"A and B: {_shape_words(finding.a[0])}")
     else:
-        for name, ops in (("A", finding.a), ("B", finding.b)):
-            shown = (ops if one_op else _computing(ops))[:_SHOWN_OPS]
-            lines += [f"{name}: {op.op} {_shape_words(op)}" for op in shown]
+        for name, ops, beyond in (("A", finding.a, finding.left_out_a), ("B", finding.b, finding.left_out_b)):
+            listed = ops if one_op else _computing(ops)
+            lines += [f"{name}: {op.op} {_shape_words(op)}" for op in listed[:_SHOWN_OPS]]
+            more = max(0, len(listed) - _SHOWN_OPS) + beyond
+            lines += [f"{name}: and {more} more"] if more else []
     if finding.hints_a != finding.hints_b:
         told = [
             f"{key} {value} in A, {finding.hints_b.get(key, 'absent')} in B"
@@ -95,19 +98,18 @@ def _details(finding: OpFinding) -> list[str]:
     return lines
 
 
+def _rows(finding: OpFinding) -> str:
+    """Which positions the compared elements are rows of."""
+    if finding.first is None or finding.last is None:
+        return ""
+    if finding.first == finding.last:
+        return f" in the row of position {finding.last}"
+    return f" in the rows of positions {finding.first} to {finding.last}"
+
+
 def _computing(ops: list[ZoomOp]) -> list[ZoomOp]:
     """Ops with another memory behind their output than before; all where there is none."""
-    views = (
-        ".view.",
-        ".transpose.",
-        ".t.",
-        ".expand.",
-        ".unsqueeze.",
-        ".slice.",
-        "._unsafe_view.",
-        ".detach.",
-    )
-    return [op for op in ops if not any(view in op.op for view in views)] or ops
+    return [op for op in ops if not is_view(op.op)] or ops
 
 
 def _shape_words(op: ZoomOp) -> str:

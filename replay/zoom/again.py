@@ -44,6 +44,30 @@ def check_can(name: str, header: TraceHeader) -> None:
         )
 
 
+def check_model_there(side: str, header: TraceHeader) -> None:
+    """Refuse a trace whose model lay in a folder or file that is not there any more.
+
+    A name of the hub is left to what opens it.
+
+    Args:
+        side: What to call the trace: `A`.
+        header: Its header.
+
+    Raises:
+        BadInput: Nothing is there.
+    """
+    model, known = header.lane.model, header.fingerprint
+    section = None if known is None else known.sections.get("model")
+    from_hub = section is not None and "revision" in {**section.facts, **section.volatile}
+    if model is None or from_hub or Path(model).exists():
+        return
+    from_here = "" if Path(model).is_absolute() else f", seen from {Path.cwd()}"
+    raise BadInput(
+        f"{side}'s model was at {model}, and nothing is there now{from_here}",
+        f"put it back, or replay {side} again",
+    )
+
+
 def settings_of(header: TraceHeader) -> tuple[str, ...]:
     """The engine's settings as they were, as `--set` texts: defaults too, for they may be others here."""
     found = []

@@ -7,13 +7,53 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import __version__
+from ...schemas.errors import BadInput
 from ...schemas.rerun import Op, OpTrace
 from ...schemas.trace import Mode, TraceHeader
 from ...schemas.zoom import ZoomHeader, ZoomPass
 from ..engines.base import Finished, Rows
 from ..engines.hf import HfEngine
 from ..plan import Batch
+from .ops import ModuleStack
 from .run import PassOps
+
+
+def check_reached(position: int, longest: int) -> None:
+    """Refuse a position that no sequence computes.
+
+    Args:
+        position: The position.
+        longest: Tokens of the longest sequence, prompt included.
+
+    Raises:
+        BadInput: None does: the last token is never fed to the model.
+    """
+    if position >= longest - 1:
+        raise BadInput(
+            f"--zoom {position}: no request computes it: the longest has {longest} tokens with its prompt, "
+            "and the last one is never fed to the model",
+            f"choose a position from 0 to {longest - 2}" if longest > 1 else "generate more tokens",
+        )
+
+
+def check_modules(engine: HfEngine, scope: str, said: str) -> None:
+    """Refuse a pattern that no module of a model matches.
+
+    Args:
+        engine: An opened engine with sites.
+        scope: The pattern for the paths of modules.
+        said: What it was made of.
+
+    Raises:
+        BadInput: None does.
+    """
+    assert engine.taps is not None
+    names = ModuleStack(engine.model, engine.taps.base).names
+    if not any(re.search(scope, name) for name in names):
+        deepest = max(names, key=lambda name: name.count("."))
+        raise BadInput(
+            f"--zoom: this model has no module {said}", f"name one as the trace's sites do, such as {deepest}"
+        )
 
 
 class ZoomingEngine:

@@ -42,6 +42,11 @@ class ModuleStack:
         self._running: list[tuple[str, int]] = []
         self._calls: dict[str, int] = {}
 
+    @property
+    def names(self) -> list[str]:
+        """Canonical paths of all modules; that of the base is empty."""
+        return list(self._names.values())
+
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Inside this context `current` is known."""

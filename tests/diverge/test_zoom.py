@@ -1,27 +1,22 @@
 """Zoom names the op that was planted, and a run with A's rows proves where B's difference comes from."""
 
-import json
-import shutil
-import stat
+from contextlib import contextmanager
 from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
 from fakes import zooming as plant
-from fakes.command_line import Rip
 from fakes.replaying import planned
-from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from fakes.zooming import PROMPT, Zooming, no_fault
-from rip.diverge.zoom.align import align
-from rip.diverge.zoom.find import first_difference, transplanted
+from rip.diverge.zoom.align import align, is_view
+from rip.diverge.zoom.find import zoom
 from rip.diverge.zoom.recorded import Recorded
+from rip.diverge.zoom.spot import first_difference
 from rip.diverge.zoom.tensors import compare
+from rip.diverge.zoom.transplant import transplanted
 from rip.diverge.zoom.words import zoom_lines
 from rip.replay.plan import Batch
-from rip.schemas.envelope import Envelope
 from rip.schemas.rerun import Ask, Op, OpTensor, OpTrace
-from rip.schemas.trace import Lane, Request
-from rip.schemas.verdict import FirstSite, Verdict
+from rip.schemas.verdict import FirstSite
 
 MM, ADD = "aten.mm.default", "aten.add.Tensor"
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -36,6 +31,7 @@ PLANTED = [
     (plant.another_kernel, "layers.1.self_attn:attn", "block", FLASH),
     (plant.rope_off_by_one, "rotary_emb:0", "block", ADD),
     (plant.corrupted_cache, "layers.1.self_attn:attn", "outside", "aten.cat.default"),
+    (plant.overwritten_cache, "layers.1.self_attn:attn", "block", "aten.add_.Tensor"),
     (plant.flipped_in_decode, "layers.1.mlp.gate_proj", "block", "aten.neg.default"),
 ]
 
@@ -67,7 +63,7 @@ def test_the_planted_op_is_named_and_the_transplant_proves_it(zooming, family, f
     assert found.finding.kind in kind.split()
     told = [*found.finding.a, *found.finding.b]
     assert op in {one.op for one in told}
-    module = site.partition(":")[0]
+    module = "" if fault is plant.overwritten_cache else site.partition(":")[0]
     assert all(one.module == module for one in told)
     assert found.transplant.state == "proven"
     others = {origin.site for origin in found.transplant.origins} - {site}
@@ -236,6 +232,10 @@ def test_tensors_of_passes_that_begin_elsewhere_are_compared_at_common_positions
     assert compare(a, tensor([4, 5, 6, 9], [1, 2, 2]), in_a, in_b) == "differs"
     keys = tensor(range(8), [1, 4, 2])
     assert compare(keys, keys, in_a, in_b) == "equal"
+    alone, padded = trace(1, 0, 1, 3, [0], [0, 1, 2]), trace(1, 0, 1, 5, [0], [2, 3, 4])
+    held, behind = tensor([1, 2, 3, 4], [1, 2, 2]), tensor([90, 91, 92, 93, 1, 2, 3, 4], [1, 4, 2])
+    assert compare(held, behind, alone, padded) == "equal"  # what a cache holds before the pass
+    assert compare(held, tensor([0, 0, 0, 0, 1, 2, 3, 5], [1, 4, 2]), alone, padded) == "differs"
     assert compare(a, tensor(range(6), [1, 3, 2]), in_a, in_b) == "unknown"
 
 
@@ -253,120 +253,85 @@ def test_ops_are_aligned_by_what_they_are():
 def test_the_first_difference_is_in_causal_order(zooming):
     sides = zooming()
     a, b = sides.run(Ask()), sides.run(Ask(), plant.weight_element, plant.embedding_row)
-    position, site = first_difference(a, b)
-    assert (position, site.label()) == first_by_loop(a, b)
+    spot = first_difference(a, b)
+    assert (spot.position, spot.label) == first_by_loop(a, b)
     assert first_difference(a, a) is None
 
 
-@pytest.fixture
-def rip(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    return Rip(monkeypatch, capsys)
-
-
-@pytest.fixture
-def two_kernels(rip, tmp_path, tiny_models):
-    """a.parquet with torch's fused attention, b.parquet with the plain one, of a small random model."""
-    asked = {
-        "request_id": "q1",
-        "prompt_token_ids": list(range(10, 34)),
-        "sampling": {"temperature": 0, "max_tokens": 6, "ignore_eos": True},
-    }
-    (tmp_path / "q.json").write_text(json.dumps(asked))
-    for name, attention in (("a", "sdpa"), ("b", "eager")):
-        settings = ("--set", f"attention={attention}", "--set", "threads=1")
-        done = rip(
-            "replay", "q.json", "--model", tiny_models("llama-bf16"), *settings, "-o", f"{name}.parquet"
-        )
-        assert done.code == 0, done.err
-    return rip
-
-
-def test_the_command_names_the_replaced_kernel_and_proves_it(two_kernels, tmp_path):
-    done = two_kernels(
-        "diverge", "a.parquet", "b.parquet", "--zoom", "-o", "result", "--json", "--html", "r.html"
+def test_the_rest_of_a_long_block_and_the_positions_compared_are_told(zooming):
+    found = zooming().under(plant.another_kernel)
+    lines = zoom_lines(found)
+    shown = [line.split()[1] for line in lines if line.startswith("B: aten.")]
+    (more,) = [int(line.split()[2]) for line in lines if line.startswith("B: and ")]
+    assert len(found.finding.b) == 24, "more than a verdict lists"
+    computing = [one.op for one in found.finding.b if not is_view(one.op)]
+    assert shown == computing[:8]
+    assert more == len(computing) - 8 + found.finding.left_out_b
+    assert found.finding.left_out_b > 0
+    assert not any(line.startswith("A: and") for line in lines)
+    assert found.position > 0
+    (told,) = [line for line in lines if " elements differ" in line]
+    assert f"in the rows of positions 0 to {found.position}, largest difference" in told
+    decoded = zooming("llama").under(plant.flipped_in_decode)  # one token a pass, so one row
+    assert f"in the row of position {decoded.position}," in " ".join(zoom_lines(decoded))
+    assert decoded.finding.max_abs_diff > 0  # of what the module gave: B alone ran an op more
+    cached = zooming("llama").under(plant.corrupted_cache)
+    assert f"16 of {16 * len(PROMPT)} elements differ in the rows of positions 0 to {len(PROMPT) - 1}," in (
+        " ".join(zoom_lines(cached))
     )
-    assert done.code in (0, 1)
-    assert "Zoom: layers." in done.err
-    assert "proven" in done.err
-    assert FLASH in done.err
-    assert "A repeats its trace" in done.err
-    verdict = Verdict.from_json(done.out, "stdout")
-    kept = Verdict.from_json((tmp_path / "result" / "summary.json").read_text(), "summary")
-    assert kept == verdict
-    assert verdict.zoom.finding.kind == "block"
-    assert verdict.zoom.seen_again
-    assert verdict.zoom.transplant.state == "proven"
-    assert all(origin.site.endswith(".self_attn:attn") for origin in verdict.zoom.transplant.origins)
-    assert (verdict.zoom.a.state, verdict.zoom.b.state) == ("repeated", "repeated")
-    assert "_scaled_dot_product" in (tmp_path / "r.html").read_text()
 
 
-def test_equal_traces_have_nothing_to_look_at(two_kernels):
-    done = two_kernels("diverge", "a.parquet", "a.parquet", "--zoom")
-    assert done.code == 0
-    assert "nothing to look at" in done.err
+def test_what_follows_at_an_earlier_position_of_the_pass_is_not_taken_for_the_origin(zooming):
+    """A mask does not hold NaN back: rows of earlier positions differ, behind the module that made it."""
+
+    @contextmanager
+    def not_a_number(model):
+        def spoil(_module, _inputs, output):
+            output = output.clone()
+            if output.shape[1] > 4:
+                output[:, 4] = float("nan")
+            return output
+
+        handle = model.model.layers[1].mlp.up_proj.register_forward_hook(spoil)
+        yield
+        handle.remove()
+
+    sides = zooming("llama")
+    first = first_difference(sides.run(Ask()), sides.run(Ask(), not_a_number))
+    assert (first.position, first.label) == (0, "layers.2.self_attn:attn")  # which only follows
+    found = sides.under(not_a_number)
+    assert (found.position, found.site) == (4, "layers.1.mlp.up_proj")
+    assert found.finding.kind == "block"
+    assert "aten.fill_.Tensor" in {one.op for one in found.finding.b}
+    assert [origin.site for origin in found.transplant.origins] == ["layers.1.mlp.up_proj"]
 
 
-def test_a_trace_of_a_server_is_compared_and_then_refused(rip, tmp_path):
-    sites = llama_sites(2)
-    envelope = Envelope.from_object({"request_id": "r0", "prompt_token_ids": [1, 2]}, "test")
-    about = header(
-        sites,
-        lane=Lane(name="served", engine="vllm", model="m"),
-        requests=[Request(request_id="r0", envelope_sha256=envelope.sha256(), envelope=envelope.to_object())],
+def test_a_weight_that_two_modules_share_is_named_where_it_was_read(zooming):
+    """The head of GPT-2 is its embedding: a row that no token chose shows in the head alone."""
+    sides = zooming("gpt2")
+    unread = next(token for token in range(6, 128) if token not in sides.run(Ask()).tokens)
+
+    def head_row(model):
+        return plant.changed(model.transformer.wte.weight, lambda weight: weight[unread].mul_(1.5))
+
+    found = sides.under(head_row)
+    assert (found.site, found.finding.kind, found.finding.tensor) == ("", "weight", "wte.weight")
+    assert {one.module for one in (*found.finding.a, *found.finding.b)} == {"lm_head"}
+
+
+def test_lanes_of_different_dtypes_are_looked_at_where_the_verdict_points(tiny_models, open_engine):
+    """No hash of theirs can be equal, so nothing is transplanted, and each side runs once."""
+    folder = tiny_models("llama-bf16")
+    short, wide = Zooming(open_engine(folder)), Zooming(open_engine(folder, dtype="float32"))
+    site = {"site": "layers.1.mlp.up_proj", "occurrence": 0, "part": "", "rel_drift": 0.1, "is_origin": False}
+    found = zoom(
+        short.run,
+        lambda ask: wide.run(ask, batch=short.batch),
+        "r0",
+        expected=FirstSite(request_id="r0", sample=0, position=3, **site),
     )
-    equal, drifted = sequence(1, len(sites)), sequence(1, len(sites))
-    disturb(drifted, 5, 3)
-    for name, one in (("a", equal), ("b", drifted)):
-        write_trace(tmp_path / f"{name}.parquet", [one], about)
-    done = rip("diverge", "a.parquet", "b.parquet", "--zoom", "-o", "result", "--json")
-    assert done.code == 2
-    assert "a.parquet ran on vllm" in done.err
-    assert "fix: replay its requests on the engine hf" in done.err
-    written = Verdict.from_json((tmp_path / "result" / "summary.json").read_text(), "summary")
-    assert written == Verdict.from_json(done.out, "stdout")
-    assert written.first_site is not None
-    assert written.zoom is None
-
-
-def test_recorded_ops_lie_beside_the_trace(two_kernels, tmp_path, tiny_models):
-    command = ("replay", "q.json", "--model", tiny_models("llama-bf16"), "--set", "threads=1")
-    done = two_kernels(*command, "--zoom", "26:layers.1.self_attn:attn", "-o", "t.parquet")
-    assert done.code == 0, done.err
-    assert "Wrote t.zoom.parquet" in done.err
-    assert stat.S_IMODE((tmp_path / "t.zoom.parquet").stat().st_mode) == 0o600
-    rows = pq.read_table(tmp_path / "t.zoom.parquet").to_pylist()
-    assert {row["module"] for row in rows} == {
-        "layers.1.self_attn",
-        *(f"layers.1.self_attn.{name}_proj" for name in "qkvo"),
-    }
-    assert FLASH in {row["op"] for row in rows}
-    # The trace is the one that a run without zoom gives.
-    assert two_kernels("diverge", "a.parquet", "t.parquet", "--require", "bitwise").code == 0
-    again = two_kernels(*command, "--zoom", "26", "-o", "t.parquet")
-    assert again.code == 2
-    for wrong, words in (
-        (("--zoom", "x"), "not POSITION"),
-        (("--zoom", "29"), "no sequence computed"),
-        (("--zoom", "3:layers.9"), "no op ran"),
-        (("--zoom", "3", "--capture", "tokens"), "observes nothing"),
-    ):
-        refused = two_kernels(*command, *wrong, "-o", "w.parquet", "--force")
-        assert refused.code == 2
-        assert words in refused.err
-
-
-def test_a_model_that_is_gone_is_told_after_the_comparison(rip, tmp_path, tiny_models):
-    shutil.copytree(tiny_models("llama-bf16"), tmp_path / "model")
-    asked = {"request_id": "q1", "prompt_token_ids": list(range(10, 34)), "sampling": {"max_tokens": 2}}
-    (tmp_path / "q.json").write_text(json.dumps(asked))
-    for attention in ("sdpa", "eager"):
-        settings = ("--set", f"attention={attention}", "--set", "threads=1")
-        rip("replay", "q.json", "--model", "model", *settings, "-o", f"{attention}.parquet")
-    shutil.rmtree(tmp_path / "model")
-    done = rip("diverge", "sdpa.parquet", "eager.parquet", "--zoom", "-o", "result")
-    assert done.code == 2
-    assert "model" in done.err.splitlines()[-2]
-    assert "fix: " in done.err
-    assert (tmp_path / "result" / "summary.json").is_file()
+    assert (found.position, found.site) == (3, "layers.1.mlp.up_proj")
+    assert {one.module for one in (*found.finding.a, *found.finding.b)} == {"layers.1.mlp.up_proj"}
+    assert (found.transplant.state, found.seen_again) == ("not run", False)
+    assert "another dtype" in " ".join(zoom_lines(found))
+    assert (short.runs, wide.runs) == (1, 1)

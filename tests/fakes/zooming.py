@@ -163,7 +163,22 @@ def rope_off_by_one(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def corrupted_cache(model: nn.Module) -> Iterator[None]:
-    """Before the first decode step, the keys of one cached position of layer 1 are overwritten."""
+    """Behind the prefill, the keys of one cached position of layer 1 are overwritten."""
+
+    def corrupt(_module: nn.Module, _args: Any, options: dict[str, Any], output: Any) -> None:
+        if options["input_ids"].shape[1] > 1:
+            output.past_key_values.layers[1].keys[:, :, 2] += 1
+
+    handle = model.register_forward_hook(corrupt, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def overwritten_cache(model: nn.Module) -> Iterator[None]:
+    """As the first decode step begins, the same is done: by ops of that pass, outside every layer."""
     done = []
 
     def corrupt(_module: nn.Module, _args: Any, options: dict[str, Any]) -> None:

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from faults import kinds_cache, kinds_lane, kinds_modules, kinds_real, kinds_sampling
-from faults.lab import Case, Seen
+from faults import (
+    kinds_attention,
+    kinds_cache,
+    kinds_lane,
+    kinds_modules,
+    kinds_real,
+    kinds_sampling,
+    kinds_weights,
+)
+from faults.case import Case
+from faults.lab import Seen
+from faults.zoomed import op_named, proven
 
 NO_FAULT = "no fault"
+SAID = {
+    "bias dropped": "a constant is added or missing",
+    "whole output negated": "B's row is the negative",
+    "output scaled": "times A's row",
+    "weights of one expert": "only rows of expert",
+    "one expert flipped": " in A and ",
+    "silent top_k": "top_k=3",
+    "silent top_p": "top_p near",
+    "silent min_p": "min_p near",
+    "silent temperature": "as temperatures of 1 in A and 0.6 in B",
+    "RNG offset by one": "B is 1 number ahead",
+    "repetition penalty ignored": "which both requests state, is not applied in B",
+    "frequency penalty ignored": "which both requests state, is not applied in B",
+    "logit bias ignored": "logit_bias, which both requests state, is not applied in B",
+    "stop string ignored": "is in its text",
+    "stop token ignored": "is one of the stated stop_token_ids",
+    "one token more in the prompt": "the prompt of B has 1 more at position",
+    "template with one more space": "changed in the fingerprint: template.",
+    "template without its system prompt": "changed in the fingerprint: template.",
+    "prefix cache warm": "whole blocks",
+}
+"""What the cause that is ranked first must say of some kinds, in its label or evidence."""
 
 
 def all_cases(real_model: bool) -> Iterator[Case]:
@@ -16,7 +48,7 @@ def all_cases(real_model: bool) -> Iterator[Case]:
     Args:
         real_model: Also those on SmolLM2.
     """
-    for family in (kinds_modules, kinds_cache, kinds_sampling, kinds_lane):
+    for family in (kinds_weights, kinds_modules, kinds_attention, kinds_cache, kinds_sampling, kinds_lane):
         yield from family.cases()
     if real_model:
         yield from kinds_real.cases()
@@ -36,15 +68,16 @@ def is_right(seen: Seen) -> bool:
     """What must hold in every case."""
     if not seen.case.causes:
         return seen.quiet and not seen.changed
-    return seen.changed and seen.site_exact is not False and seen.label_within(3)
+    zoomed = op_named(seen) is not False and proven(seen) is not False
+    said = SAID.get(seen.case.kind, "") in seen.said
+    return seen.changed and seen.site_exact is not False and seen.label_within(3) and said and zoomed
 
 
 def table(seen: Iterable[Seen]) -> str:
-    """A Markdown table of kinds: cases, exact sites, labels ranked first and among the first three."""
-    rows = [
-        "| kind | cases | models | site exact | label first | label in three |",
-        "|---|---|---|---|---|---|",
-    ]
+    """A Markdown table of kinds: cases, exact sites, labels first and among three, and what zoom says."""
+    names = ("kind", "cases", "models", "site exact", "label first", "label in three", "op named",
+             "transplant proven")  # fmt: skip
+    rows = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     kinds: dict[str, list[Seen]] = {}
     for one in seen:
         kinds.setdefault(one.case.kind, []).append(one)
@@ -59,10 +92,19 @@ def table(seen: Iterable[Seen]) -> str:
 
 
 def _row(name: str, found: list[Seen]) -> str:
-    sites = [one.site_exact for one in found if one.site_exact is not None]
-    exact = f"{sum(sites)} of {len(sites)}" if sites else "–"
-    first, three = (sum(one.label_within(places) for one in found) for places in (1, 3))
+    first, three = ([one.label_within(places) for one in found] for places in (1, 3))
+    counts = [
+        _share([one.site_exact for one in found]),
+        _share(first),
+        _share(three),
+        _share([op_named(one) for one in found]),
+        _share([proven(one) for one in found]),
+    ]
     models = len({one.case.model for one in found})
-    return (
-        f"| {name} | {len(found)} | {models} | {exact} | {first} of {len(found)} | {three} of {len(found)} |"
-    )
+    return f"| {name} | {len(found)} | {models} | {' | '.join(counts)} |"
+
+
+def _share(answers: Sequence[bool | None]) -> str:
+    """How many of those that say yes or no say yes."""
+    told = [answer for answer in answers if answer is not None]
+    return f"{sum(told)} of {len(told)}" if told else "–"

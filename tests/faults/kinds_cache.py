@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from faults import plants
-from faults.kinds_modules import PLACES, hooked
-from faults.lab import LENGTHS, Case, Plant, Side
+from faults.case import LENGTHS, Case, Named, Plant, Side
+from faults.kinds import FLASH, PLACES, an_op, hooked
 from rip.replay.engines.hf import HfEngine
 from rip.schemas.trace import HEADER_KEY, Setting, TraceHeader
 from torch import nn
@@ -31,6 +31,8 @@ NOT_COMPUTED = (
 KV = ("kv-cache",)
 DECODE = ("decode-path",)
 MODELS = ("llama", "llama-bf16", "qwen2", "mixtral")
+SCALED = an_op("mul_.Tensor", module="")
+"""What zoom must name of `scale_block`, whose ops run before the model's own."""
 
 
 def cases() -> Iterator[Case]:
@@ -56,11 +58,12 @@ def _decode() -> Iterator[Case]:
             DECODE,
             site,
             step=0,
+            named=an_op("mm.default", "addmm.default"),
         )
     for model, layer in (("llama", 0), ("llama", 2), ("qwen2", 1), ("llama-bf16", 1), ("mixtral", 2)):
         site = attn(model, layer)
         plant = plants.attention(site.partition(":")[0], plants.math_kernel_in_decode)
-        yield hooked("another attention kernel in decode", model, site, plant, DECODE)
+        yield hooked("another attention kernel in decode", model, site, plant, DECODE, named=an_op(FLASH))
 
 
 def stale_in_decode(site: str) -> Plant:
@@ -110,11 +113,17 @@ def _corrupted() -> Iterator[Case]:
             for step in (0, 3):
                 at = LENGTHS[0] + step
                 plant = plants.cache(layer, scale_block(0, BLOCK), at_decode(step))
-                yield hooked("KV block corrupted", model, attn(model, layer), plant, KV, at)
+                yield hooked("KV block corrupted", model, attn(model, layer), plant, KV, at, SCALED)
+        for layer in (0, 2):
+            at = LENGTHS[0] + 1
+            plant = plants.cache_between_passes(layer, scale_block(4, 9), at)
+            taken = Named("outside", ("tensors.0",))
+            yield hooked("KV overwritten between passes", model, attn(model, layer), plant, KV, at, taken)
     for model in ("llama", "llama-bf16", "gpt2", "qwen2"):
         for layer in (0, 1):
             plant = plants.cache(layer, _late, at_decode(2))
-            yield hooked("stale KV entry", model, attn(model, layer), plant, KV, LENGTHS[0] + 2)
+            at, copied = LENGTHS[0] + 2, an_op("copy_.default", module="")
+            yield hooked("stale KV entry", model, attn(model, layer), plant, KV, at, copied)
     longest = max(LENGTHS)
     together = {"batch_size": 3}
     for model in MODELS[:3]:
@@ -130,6 +139,7 @@ def _corrupted() -> Iterator[Case]:
                     KV,
                     attn(model, layer),
                     LENGTHS[0] + step,
+                    named=an_op("flip.default", module=""),
                 )
 
 
@@ -149,6 +159,7 @@ def _boundaries() -> Iterator[Case]:
                 KV,
                 attn(model, layer),
                 BLOCK,
+                named=SCALED,
             )
             yield Case(
                 "prefix cache corrupted",
@@ -159,6 +170,7 @@ def _boundaries() -> Iterator[Case]:
                 KV,
                 attn(model, layer),
                 BLOCK,
+                named=SCALED,
             )
     for model in ("llama", "window", "qwen2", "gpt2", "mixtral", "gemma3"):
         yield Case(

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from faults import plants
-from faults.kinds_modules import scale_first
-from faults.lab import LENGTHS, PROMPTS, Case, Plant, Side
+from faults.case import LENGTHS, PROMPTS, Case, Plant, Side
+from faults.kinds import an_op
+from faults.kinds_weights import scale_first
 from rip.replay.engines.hf import HfEngine
 from torch import nn
 
@@ -123,6 +124,7 @@ def _batches() -> Iterator[Case]:
             Side(settings=together, prompts=same, plant=plants.output(site, _second_row)),
             ("batch-rows",),
             site,
+            named=an_op("mul_.Tensor"),
         )
         twice = {"repeat": 2}
         yield Case(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from faults import plants
-from faults.kinds_cache import BLOCK, at_decode, scale_block, stale_in_decode
-from faults.kinds_modules import (
-    at_position,
-    from_other_layer,
-    norm_in_bfloat16,
-    one_ulp,
-    quantize,
-    split_reduction,
-)
+from faults.case import Case, Side
+from faults.kinds import FLASH, a_weight, an_op, shifted_positions
+from faults.kinds_cache import BLOCK, SCALED, at_decode, scale_block, stale_in_decode
+from faults.kinds_modules import at_position, norm_in_bfloat16, split_reduction
 from faults.kinds_sampling import HOT, by_probability, skip_one
-from faults.lab import Case, Side
+from faults.kinds_weights import from_other_layer, one_ulp, quantize
 
 TEXT = (504, 2365, 282, 4649, 314, 260, 5063, 282)
 PROMPT = TEXT * 3
@@ -32,15 +28,16 @@ def cases() -> Iterator[Case]:
         linear = f"layers.{layer}.mlp.down_proj"
         attention = f"layers.{layer}.self_attn"
         norm = f"layers.{layer}.input_layernorm"
-        for kind, plant, causes, site, step in (
-            ("one-ulp weight", plants.weight(norm, one_ulp), ("module",), norm, None),
-            ("quantized layer", plants.weight(linear, quantize), ("module",), linear, None),
+        for kind, plant, causes, site, step, named in (
+            ("one-ulp weight", plants.weight(norm, one_ulp), ("module",), norm, None, a_weight(norm)),
+            ("quantized layer", plants.weight(linear, quantize), ("module",), linear, None, a_weight(linear)),
             (
                 "reduction order of one GEMM",
                 plants.forward(linear, split_reduction),
                 ("module",),
                 linear,
                 None,
+                an_op("add.Tensor"),
             ),
             (
                 "another attention kernel in one layer",
@@ -48,24 +45,35 @@ def cases() -> Iterator[Case]:
                 ("module",),
                 f"{attention}:attn",
                 None,
+                an_op(FLASH),
             ),
-            ("decode reads stale weights", stale_in_decode(linear), ("decode-path",), linear, 0),
+            (
+                "decode reads stale weights",
+                stale_in_decode(linear),
+                ("decode-path",),
+                linear,
+                0,
+                an_op("mm.default"),
+            ),
             (
                 "KV block corrupted",
                 plants.cache(layer, scale_block(0, BLOCK), at_decode(2, len(PROMPT))),
                 ("kv-cache",),
                 f"{attention}:attn",
                 2,
+                SCALED,
             ),
         ):
-            yield Case(kind, site, MODEL, BASE, replace(BASE, plant=plant), causes, site, step=step)
-    for site, plant, kind, cause, position in (
+            faulty = replace(BASE, plant=plant)
+            yield Case(kind, site, MODEL, BASE, faulty, causes, site, step=step, named=named)
+    for site, plant, kind, cause, position, named in (
         (
             "layers.7.self_attn.q_proj",
             from_other_layer("layers.7.self_attn.q_proj"),
             "wrong weight tensor",
             "module",
             None,
+            a_weight("layers.7.self_attn.q_proj"),
         ),
         (
             "layers.20.input_layernorm",
@@ -73,6 +81,7 @@ def cases() -> Iterator[Case]:
             "norm epsilon in another precision",
             "module",
             None,
+            an_op("add.Tensor"),
         ),
         (
             "layers.11.mlp.up_proj",
@@ -80,10 +89,19 @@ def cases() -> Iterator[Case]:
             "NaN in one row",
             "non-finite",
             9,
+            an_op("fill_.Tensor"),
         ),
-        ("rotary_emb:0", plants.positions_off_by_one(10), "positions off by one", "positions", 10),
+        (
+            "rotary_emb:0",
+            plants.positions_off_by_one(10),
+            "positions off by one",
+            "positions",
+            10,
+            shifted_positions(),
+        ),
     ):
-        yield Case(kind, site, MODEL, BASE, replace(BASE, plant=plant), (cause,), site, position)
+        faulty = replace(BASE, plant=plant)
+        yield Case(kind, site, MODEL, BASE, faulty, (cause,), site, position, named=named)
     for kind, plant, cause in (
         ("silent top_k", plants.sampler(top_k=3), "sampling-filter"),
         ("silent temperature", plants.sampler(temperature=0.6), "logits-processing"),
@@ -95,8 +113,33 @@ def cases() -> Iterator[Case]:
     long = replace(BASE, prompts=(TEXT * 40,), settings={"dtype": "float32"})
     two = {"dtype": "float32", "threads": 2}
     yield Case("CPU threads", "1 and 2", MODEL, long, replace(long, settings=two), ("threads",))
+    yield from _templates()
     yield Case("neighbours", "3", MODEL, BASE, replace(BASE, options={"fill": 3}), ("batch-shape",))
     yield Case("no fault", "real model", MODEL, BASE, replace(BASE, plant=lambda _engine, _stack: None), ())
     yield Case(
         "no fault", "real model, sampled", MODEL, SAMPLED, replace(SAMPLED, plant=lambda _e, _s: None), ()
     )
+
+
+HELLO = [{"role": "user", "content": "Hello"}]
+CHATTED = replace(BASE, envelope={"prompt_token_ids": None, "messages": HELLO})
+SPACE, SYSTEM = "template with one more space", "template without its system prompt"
+ROLE = "'<|im_start|>' + message['role']"
+CONTENT = "+ message['content']"
+
+
+def _templates() -> Iterator[Case]:
+    """The real template with a change, and the real tokenizer that makes other tokens of it."""
+    for kind, where, old, new, cause in (
+        (SPACE, "in the system prompt", "named SmolLM", "named  SmolLM", "prompt-insertion"),
+        (SPACE, "before a question", CONTENT, f"+ ' ' {CONTENT}", "prompt"),
+        (SPACE, "behind the role", ROLE, f"{ROLE} + ' '", "prompt-insertion"),
+        (SYSTEM, "no default", "messages[0]['role'] != 'system'", "false", "prompt-truncated"),
+    ):
+        changed = replace(CHATTED, template=partial(_replaced, old=old, new=new))
+        yield Case(kind, where, MODEL, CHATTED, changed, (cause,))
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from faults import plants
-from faults.lab import NEW_TOKENS, Case, Plant, Side
+from faults.case import NEW_TOKENS, Case, Plant, Side
 from rip.replay.engines.base import SamplerRecord
 
 MODELS = ("llama", "llama-bf16", "qwen2", "gpt2", "mixtral", "window")

@@ -6,17 +6,15 @@ A side is a fresh engine, so that what a fault changes dies with it. It knows no
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from fakes.models import VOCAB, save_tiny_model
+from fakes.models import save_tiny_model
+from faults.case import NEW_TOKENS, TOPK, Case, Rewrite, Side
 from rip.diverge.compare import diverge
 from rip.fingerprint.collect import PROBES, collect
 from rip.fingerprint.drift.compare import drift
@@ -29,84 +27,7 @@ from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint
 from rip.schemas.trace import HEADER_KEY, Lane, TraceHeader, parquet_options
 from rip.schemas.verdict import Verdict
-
-NEW_TOKENS = 10
-LENGTHS = (21, 35, 14)
-"""Tokens of the three prompts."""
-TOPK = VOCAB
-"""Every candidate, so that a draw can be taken again from what a trace holds."""
-
-Plant = Callable[[HfEngine, ExitStack], None]
-"""Puts a fault into an opened engine; what it changes outside the engine it undoes through the stack."""
-Rewrite = Callable[[pa.Table], pa.Table]
-"""Changes columns of a finished trace, for what the engine cannot do itself."""
-
-
-def prompt(seed: int, length: int) -> tuple[int, ...]:
-    """Random token ids above the special ones."""
-    rng = np.random.default_rng(seed)
-    return tuple(int(token) for token in rng.integers(6, VOCAB, length))
-
-
-PROMPTS = tuple(prompt(seed, length) for seed, length in enumerate(LENGTHS))
-
-
-@dataclass(frozen=True)
-class Side:
-    """How one of the two runs is made.
-
-    Attributes:
-        plant: The fault; None: there is none.
-        settings: Of the engine.
-        sampling: Fields of every envelope.
-        prompts: One request each.
-        envelope: Further fields of every envelope; `prompt_token_ids` is left out where it says None.
-        options: Of the replay.
-        golden: Force the tokens of the case's A side, or of a free run where that forces tokens itself.
-        rewrite: Applied to the finished trace.
-        model_changes: Tensor name → change: the checkpoint on disk differs, and its fingerprint says so.
-    """
-
-    plant: Plant | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    prompts: Sequence[Sequence[int]] = PROMPTS
-    envelope: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    golden: bool = False
-    rewrite: Rewrite | None = None
-    model_changes: Mapping[str, Callable[[torch.Tensor], None]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One planted fault and what must be said about it.
-
-    Attributes:
-        kind: What was planted.
-        where: Where, in words.
-        model: Family of `fakes.models`, or `smollm2`.
-        a: The side without the fault.
-        b: The side with it.
-        causes: Ids of which one must be ranked first; empty: nothing may be found at all.
-        site: Label of the site where it must begin; None: no site, or not told beforehand.
-        position: Where it must begin; None: as a plain loop over the columns finds it.
-        step: The same as an index among generated tokens.
-    """
-
-    kind: str
-    where: str
-    model: str
-    a: Side
-    b: Side
-    causes: tuple[str, ...]
-    site: str | None = None
-    position: int | None = None
-    step: int | None = None
-
-    @property
-    def id(self) -> str:
-        return f"{self.kind}-{self.model}-{self.where}".replace(" ", "-")
+from rip.schemas.zoom import Zoom
 
 
 @dataclass(frozen=True)
@@ -116,12 +37,20 @@ class Seen:
     Attributes:
         changed: Whether a plain loop over the two traces finds any difference: an ulp may be rounded away.
         first: (position, site label) that the plain loop finds first in the sequence of the verdict.
+        a: The trace of A.
+        b: The trace of B.
+        result: The folder that the comparison wrote.
+        zoom: What zoom found, where it was run.
     """
 
     case: Case
     verdict: Verdict
     changed: bool
     first: tuple[int, str] | None
+    a: Path
+    b: Path
+    result: Path
+    zoom: Zoom | None = None
 
     @property
     def named(self) -> tuple[int, str] | None:
@@ -159,6 +88,12 @@ class Seen:
         """Nothing is claimed."""
         return self.verdict.level == "bitwise" and not self.ranked and self.named is None
 
+    @property
+    def said(self) -> str:
+        """Label and evidence of the cause that is ranked first."""
+        first = self.verdict.causes[:1]
+        return "\n".join(line for cause in first for line in (cause.label, *cause.evidence))
+
     def label_within(self, places: int) -> bool:
         """The right cause is among the first ones."""
         return any(name in self.case.causes for name in self.ranked[:places])
@@ -189,15 +124,16 @@ class Lab:
     def compare(self, case: Case, a: Path, b: Path) -> Seen:
         """Compare the two traces of a case, and look for their first difference by a plain loop."""
         self._count += 1
-        headers = [_header(path) for path in (a, b)]
+        headers = [header_of(path) for path in (a, b)]
         base, now = (header.fingerprint for header in headers)
         assert base is not None
         assert now is not None
-        verdict = diverge(a, b, self._folder / f"result-{self._count}", drift(base, now))
+        result = self._folder / f"result-{self._count}"
+        verdict = diverge(a, b, result, drift(base, now))
         request = None if verdict.first_site is None else verdict.first_site.request_id
         sample = 0 if verdict.first_site is None else verdict.first_site.sample
         changed, first = _first_by_plain_loop(a, b, headers[0], (request, sample))
-        return Seen(case, verdict, changed, first)
+        return Seen(case, verdict, changed, first, a, b, result)
 
     def model(self, family: str) -> Path:
         """The folder of a model, made when first asked for."""
@@ -210,20 +146,18 @@ class Lab:
     def trace(self, family: str, side: Side, golden: Path | None = None) -> Path:
         """The trace of one side."""
         key = repr((family, side, golden))
-        plain = side.plant is None and side.rewrite is None and not side.model_changes
+        plain = side.plant is None and side.rewrite is None and not (side.model_changes or side.template)
         if plain and key in self._traces:
             return self._traces[key]
         self._count += 1
         path = self._folder / f"{self._count}.parquet"
-        folder, fingerprint = self._checkpoint(family, side)
-        given = {"threads": 1, **side.settings}
-        opening = Opening(Runtime(), TOPK, re.compile(""), model=folder, model_sha256="0" * 64, given=given)
-        with closing(HfEngine(opening)) as engine, ExitStack() as stack:
-            if side.plant is not None:
-                side.plant(engine, stack)
+        with self.opened(family, side) as (engine, fingerprint):
             options = dict(side.options)
             if golden is not None:
-                options |= {"mode": options.get("mode", "golden-decode"), "golden": (_tokens(golden), golden)}
+                options |= {
+                    "mode": options.get("mode", "golden-decode"),
+                    "golden": (tokens_of(golden), golden),
+                }
             lane = Lane(name="default", engine="hf", model=family)
             replay(_envelopes(side), engine, lane, fingerprint, Options(**options), path, lambda *_: None)
         if side.rewrite is not None:
@@ -232,10 +166,21 @@ class Lab:
             self._traces[key] = path
         return path
 
+    @contextmanager
+    def opened(self, family: str, side: Side) -> Iterator[tuple[HfEngine, Fingerprint]]:
+        """A fresh engine with the side's fault in it, and the fingerprint of its model."""
+        folder, fingerprint = self._checkpoint(family, side)
+        given = {"threads": 1, **side.settings}
+        opening = Opening(Runtime(), TOPK, re.compile(""), model=folder, model_sha256="0" * 64, given=given)
+        with closing(HfEngine(opening)) as engine, ExitStack() as stack:
+            if side.plant is not None:
+                side.plant(engine, stack)
+            yield engine, fingerprint
+
     def _checkpoint(self, family: str, side: Side) -> tuple[Path, Fingerprint]:
         """The model folder with the side's changes, and a fingerprint that lists its tensors."""
         folder = self.model(family)
-        if not side.model_changes:
+        if not side.model_changes and side.template is None:
             if family not in self._fingerprints:
                 self._fingerprints[family] = _fingerprint(folder)
             return folder, self._fingerprints[family]
@@ -247,10 +192,16 @@ class Lab:
         for file in folder.iterdir():
             if file.suffix != ".safetensors":
                 (changed / file.name).write_bytes(file.read_bytes())
-        tensors = load_file(folder / "model.safetensors")
-        for name, change in side.model_changes.items():
-            change(tensors[name])
-        save_file(tensors, changed / "model.safetensors", {"format": "pt"})
+            elif not side.model_changes:
+                (changed / file.name).symlink_to(file)
+        if side.model_changes:
+            tensors = load_file(folder / "model.safetensors")
+            for name, change in side.model_changes.items():
+                change(tensors[name])
+            save_file(tensors, changed / "model.safetensors", {"format": "pt"})
+        if side.template is not None:
+            template = changed / "chat_template.jinja"
+            template.write_text(side.template(template.read_text()))
         return changed, _fingerprint(changed)
 
 
@@ -273,7 +224,8 @@ def _envelopes(side: Side) -> list[Envelope]:
     return found
 
 
-def _tokens(trace: Path) -> Golden:
+def tokens_of(trace: Path) -> Golden:
+    """What each sequence of a trace generated."""
     found: dict[tuple[str, int], list[int]] = {}
     columns = ["request_id", "sample", "step", "token_id"]
     for row in pq.read_table(trace, columns=columns).to_pylist():
@@ -282,7 +234,8 @@ def _tokens(trace: Path) -> Golden:
     return {key: tuple(tokens) for key, tokens in found.items()}
 
 
-def _header(path: Path) -> TraceHeader:
+def header_of(path: Path) -> TraceHeader:
+    """What a trace says of itself."""
     return TraceHeader.from_json(pq.read_metadata(path).metadata[HEADER_KEY], str(path))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from faults.lab import Plant
+from faults.case import Plant
 from rip.replay.engines.hf import HfEngine
 from rip.replay.plan import PlannedSequence
 from rip.schemas.trace import Setting
@@ -179,20 +179,44 @@ def cache(
 
     def plant(engine: HfEngine, _stack: ExitStack) -> None:
         def on_input(_module: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
-            held = named.get("past_key_values", named.get("cache"))
-            held = held if held is not None and len(held.layers) > layer else None
-            keys = None if held is None else getattr(held.layers[layer], "keys", None)
-            if held is None or keys is None or not keys.numel():
-                return
-            if when(int(held.get_seq_length()), named["input_ids"].shape[1]):
-                # The tensors may be shared with what a tap still reads.
-                entry = held.layers[layer]
-                entry.keys, entry.values = entry.keys.clone(), entry.values.clone()
-                change(entry.keys, entry.values)
+            held = _held(named, layer)
+            if held is not None and when(int(held.get_seq_length()), named["input_ids"].shape[1]):
+                _overwritten(held.layers[layer], change)
 
         engine.model.register_forward_pre_hook(on_input, with_kwargs=True)
 
     return plant
+
+
+def cache_between_passes(
+    layer: int, change: Callable[[torch.Tensor, torch.Tensor], None], filled: int
+) -> Plant:
+    """A change of one layer's KV cache behind the pass that fills it up to a number of tokens."""
+
+    def plant(engine: HfEngine, _stack: ExitStack) -> None:
+        def on_output(_module: nn.Module, inputs: Any, named: dict[str, Any], _output: Any) -> None:
+            held = _held(named, layer)
+            if held is not None and held.get_seq_length() == filled:
+                _overwritten(held.layers[layer], change)
+
+        engine.model.register_forward_hook(on_output, with_kwargs=True)
+
+    return plant
+
+
+def _held(named: Mapping[str, Any], layer: int) -> Any:
+    """The KV cache among a model's arguments, where it holds something of the layer."""
+    held = named.get("past_key_values", named.get("cache"))
+    if held is None or len(held.layers) <= layer:
+        return None
+    keys = getattr(held.layers[layer], "keys", None)
+    return held if keys is not None and keys.numel() else None
+
+
+def _overwritten(entry: Any, change: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    # The tensors may be shared with what a tap still reads.
+    entry.keys, entry.values = entry.keys.clone(), entry.values.clone()
+    change(entry.keys, entry.values)
 
 
 def sampler(change: Callable[[Any], None] | None = None, **said: Any) -> Plant:

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from faults import plants
+from faults.case import PROMPTS, Case, Side, prompt
 from faults.kinds_cache import BLOCK, scale_block, stale_in_decode, warm
 from faults.kinds_modules import split_reduction
 from faults.kinds_sampling import HOT, by_probability
-from faults.lab import PROMPTS, Case, Lab, Seen, Side, Verdict, prompt
+from faults.lab import Lab, Seen, Verdict
 from rip.replay.engines.hf import HfEngine
 from rip.schemas.trace import HEADER_KEY, Setting, parquet_options
 from rip.schemas.verdict import Cause
