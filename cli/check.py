@@ -105,6 +105,7 @@ def batch_invariance(
     from ..replay.acceptance import Draft
     from .console import stderr_console
     from .lane import Chosen, LaneRunner, choose
+    from .lane_process import enter
 
     if mode not in (None, GOLDEN, FREE) or (sampled and mode == GOLDEN):
         raise BadInput(
@@ -114,6 +115,7 @@ def batch_invariance(
     _check_folder(out, force)
     given = Chosen("check", engine, model, url, api_key_env, python, None, tuple(settings or ()))
     chosen = choose(lane, given)
+    enter(chosen)
     if chosen.neighbours is not None:
         raise BadInput(f"{lane}: neighbours: the check chooses the batches", "say --batch N")
     if any(pair.partition("=")[0].replace("-", "_") == "batch_size" for pair in chosen.settings):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import BadInput
+from .lane_process import check_interpreter, recorded, runs_in_process, split_variables
 from .server_key import server_key
 
 if TYPE_CHECKING:
@@ -98,7 +99,12 @@ class LaneRunner:
         self._told: Fingerprint | None = None
         self.engine = chosen.engine or self._engine_of_server() if chosen.url else chosen.engine or IN_PROCESS
         self._type = engine_class(self.engine)
-        self._given = self._type.parse_settings(chosen.settings, chosen.url is None)
+        self._in_process = runs_in_process(self.engine, chosen.url)
+        self._variables: dict[str, str] = {}
+        settings = chosen.settings
+        if self._in_process:  # what they say holds for this whole process: see lane_process.py
+            self._variables, settings = split_variables(settings)
+        self._given = self._type.parse_settings(settings, chosen.url is None)
         # A server may call its model by any name; files of that name need not be here.
         served_name = chosen.url is not None and chosen.model is not None and not Path(chosen.model).exists()
         self._reference = resolve(chosen.model) if chosen.model is not None and not served_name else None
@@ -190,6 +196,22 @@ class LaneRunner:
                 f"--tap {tap}: there is no such folder", "name the folder RIP_TAP of the server at --url"
             )
 
+    def check(self) -> None:
+        """Refuse, before anything is loaded or started, what can be told to be wrong without it.
+
+        Raises:
+            BadInput: A value that the engine does not know, or an interpreter without what it needs.
+            EngineFailed: An interpreter cannot be run, or a server does not answer.
+        """
+        chosen = self.chosen
+        if chosen.url is not None and not self._in_process:
+            self._engine_of_server()  # it must answer; which engine it is, the replay will see
+        elif self._in_process and chosen.python is not None:
+            check_interpreter(chosen.python)  # what its engine knows, this interpreter cannot say
+        else:
+            model = self._reference.path if self._reference is not None else chosen.model
+            self._type.check_start(model, chosen.python, self._given)
+
     def opening(self, topk: int | None, **rest: Any) -> Opening:
         """What the engine is opened with; `rest` are fields of `Opening`."""
         from ..replay.engines.base import Opening
@@ -204,7 +226,7 @@ class LaneRunner:
             model_sha256=str(self._identity.flat()["model_sha256"]) if self._reference is not None else None,
             url=self.chosen.url,
             api_key=self._key,
-            python=self.chosen.python,
+            python=None if self._in_process else self.chosen.python,
             given=self._given,
             tap=self.chosen.tap,
             **rest,
@@ -217,6 +239,8 @@ class LaneRunner:
             EngineFailed, BadInput: It cannot be opened.
         """
         opened: Engine = self._type(opening)
+        if self._variables:
+            opened.settings = {**opened.settings, **recorded(self._variables)}
         return opened
 
     def fingerprint(self, engine: Engine) -> Fingerprint:

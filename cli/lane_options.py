@@ -36,7 +36,9 @@ ApiKeyEnv = Annotated[
 Python = Annotated[
     str | None,
     typer.Option(
-        "--python", metavar="FILE", help="Start the engine's server with this interpreter, which has it."
+        "--python",
+        metavar="FILE",
+        help="Start the engine's server with this interpreter, which has it; for hf, rip itself.",
     ),
 ]
 Tap = Annotated[

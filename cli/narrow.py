@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, EngineFailed, OutputFailed
+from ..schemas.errors import BadInput, EngineFailed
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .lane_options import ApiKeyEnv, EngineName, Model, Python, Settings, Url
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..diverge.narrow.search import On
     from ..schemas.narrow import Narrow, NarrowLevel, NarrowObservation
-    from .lane import Chosen
+    from .narrow_given import Side
     from .narrow_lanes import Mixture
 
 LEVELS = ("token", "bitwise")
@@ -42,7 +41,8 @@ Examples:
 What can differ: settings (--set), environment variables (env.NAME), model, url, neighbours, and python: the
 interpreter that starts the server or, for engines in rip's own process, that runs rip itself.
 
-The same command again goes on where an interrupted one stopped. How it searches: docs/narrow.md.
+All values are checked before the first run. The same command again goes on where an interrupted one stopped.
+How it searches: docs/narrow.md.
 
 Exit code 0: found; 1: the lanes do not diverge; 3: too noisy to tell with so few repeats.
 """
@@ -110,23 +110,26 @@ def narrow(
     from ..replay.capture.lock import OutputLock
     from .console import stderr_console
     from .lane import Chosen
+    from .narrow_begun import RESULT, begun, make_folder, new_search
+    from .narrow_given import check_requests, sides
     from .narrow_lanes import Mixture, prepare
-    from .narrow_runs import RESULT
 
     for option, value, choices in (("--require", require, LEVELS), ("--capture", capture, (None, *CAPTURES))):
         if value not in choices:
             known = ", ".join(choice for choice in choices if choice)
             raise BadInput(f"{option} {value}: no such choice", f"choose one of: {known}")
+    check_requests(requests)
     given = Chosen("narrow", engine, model, url, api_key_env, python, None, tuple(settings or ()))
-    lanes = _lanes(given, good, bad, vary or [])
+    lanes = sides(given, good, bad, vary or [])
     mixture = Mixture.of(*(prepare(lane, capture) for lane in lanes))
     options = [str(requests), *(["--capture", capture] if capture else [])]
     options += ["--allow-drift"] if allow_drift and "model" not in mixture.names else []
     console = stderr_console()
-    new = _new(requests, mixture, options, require, repeat)  # type: ignore[arg-type]
-    _make_folder(out)
+    new = new_search(requests, mixture, options, require, repeat)  # type: ignore[arg-type]
+    _check(console, lanes, begun(out, new, force)[0], out)
+    make_folder(out)
     with OutputLock(out / RESULT, force=True):
-        result = _search(console, _begun(out, new, force), mixture, options, out)
+        result = _search(console, begun(out, new, force), mixture, lanes, options, out)
     print_narrow(console, result)
     console.print(f"Wrote {out}", markup=False)
     if as_json:
@@ -138,90 +141,33 @@ def narrow(
 narrow.__doc__ = HELP
 
 
-def _lanes(given: Chosen, good: str | None, bad: str | None, varied: list[str]) -> tuple[Chosen, Chosen]:
-    """Both lanes: from their files, with the options and with what is varied on top."""
-    from .lane import LANE_SUFFIX, choose
-    from .narrow_lanes import parse_vary, vary
-
-    for option, path in (("--good", good), ("--bad", bad)):
-        if path is not None and not path.endswith(LANE_SUFFIX):
-            raise BadInput(f"{option} {path}: not a lane file", "its name ends in .toml: see docs/engines.md")
-    pairs = parse_vary(varied)
-    base = choose(good, given) if good else given
-    other = choose(bad, given) if bad else base
-    return (
-        vary(base, [(name, value) for name, value, _ in pairs]),
-        vary(other, [(name, value) for name, _, value in pairs]),
-    )
-
-
-def _new(requests: Path, mixture: Mixture, options: list[str], level: NarrowLevel, repeat: int) -> Narrow:
-    """A search that has not begun."""
-    from .. import __version__
-    from ..schemas.base import sha256_of
-    from ..schemas.narrow import Narrow
-    from .narrow_lanes import content_digest
-
-    identity = {
-        "rip": __version__,
-        "requests": content_digest(requests),
-        "options": options[1:],
-        **mixture.identity(),
-    }
-    return Narrow(
-        tool_version=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        asked=sha256_of(identity),
-        requests=str(requests),
-        engine=mixture.good.engine,
-        level=level,
-        repeat=repeat,
-        state="unfinished",
-        varied=mixture.varied(),
-        configurations=[],
-    )
-
-
-def _make_folder(out: Path) -> None:
-    """Make the folder, if it is not there.
+def _check(console: Console, lanes: tuple[Side, Side], known: Narrow, out: Path) -> None:
+    """Check all values of the lanes that have not run yet.
 
     Raises:
-        OutputFailed: It cannot be made.
+        BadInput, EngineFailed: One cannot be used.
     """
-    try:
-        out.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise OutputFailed(
-            f"{out} cannot be used: {error.strerror}", "name a folder whose parent exists with -o"
-        ) from None
+    from ..diverge.narrow.ledger import Ledger
+    from ..diverge.narrow.search import GOOD
+    from .console import progress_bar
+    from .narrow_lanes import check
+
+    ledger = Ledger(known, out)
+    with progress_bar(console) as bar:
+        for lane, on in zip(lanes, (GOOD, ledger.all_on), strict=True):
+            if not ledger.runs_of(on):
+                bar.add_task(f"checking the {lane.name} lane", total=None, note="")
+                check(lane)
 
 
-def _begun(out: Path, new: Narrow, force: bool) -> Narrow:
-    """The search that the folder holds, if it is this one; else the new one.
-
-    Raises:
-        OutputFailed: The folder holds something else, and `force` is off.
-    """
-    from ..schemas.narrow import Narrow
-    from .narrow_runs import RESULT
-
-    path = out / RESULT
-    if not path.exists():
-        if any(one.name != f".{RESULT}.lock" for one in out.iterdir()) and not force:
-            raise OutputFailed(f"{out} is not empty", "choose another folder, or use it with --force")
-        return new
-    if force:
-        return new
-    earlier = Narrow.from_json(path.read_bytes(), str(path))
-    if earlier.asked != new.asked:
-        raise OutputFailed(
-            f"{out} holds another search: its requests, lanes or options differ",
-            "choose another folder, or start anew with --force",
-        )
-    return earlier.model_copy(update={"level": new.level, "repeat": new.repeat})
-
-
-def _search(console: Console, begun: Narrow, mixture: Mixture, options: list[str], out: Path) -> Narrow:
+def _search(
+    console: Console,
+    begun: tuple[Narrow, str],
+    mixture: Mixture,
+    lanes: tuple[Side, Side],
+    options: list[str],
+    out: Path,
+) -> Narrow:
     """Run what is not known yet, and write the result.
 
     Raises:
@@ -230,11 +176,14 @@ def _search(console: Console, begun: Narrow, mixture: Mixture, options: list[str
     from ..diverge.narrow.ledger import Ledger
     from ..diverge.narrow.search import narrow as search
     from .console import printable, progress_bar, tell, write_private
-    from .narrow_runs import RESULT, Runs
+    from .narrow_begun import RESULT
+    from .narrow_runs import Runs
 
-    ledger = Ledger(begun, out)
-    if ledger.finished_runs:
-        tell(console, f"going on after {ledger.finished_runs} runs that {out} holds")
+    document, note = begun
+    if note:
+        tell(console, note)
+    ledger = Ledger(document, out)
+    write_private(out / RESULT, ledger.document().to_json())  # so that the folder is known from the first run
     with progress_bar(console) as bar:
         task = bar.add_task("", total=None, note="")
         made: list[int] = [0, 0]
@@ -245,12 +194,12 @@ def _search(console: Console, begun: Narrow, mixture: Mixture, options: list[str
             bar.update(task, description=description, note=f"at most {most} more for one set")
 
         def done(on: On, index: int, run: NarrowObservation) -> None:
-            tell(console, _told(ledger.name(on), run, begun.level, index, *made))
+            tell(console, _told(ledger.name(on), run, document.level, index, *made))
 
-        runs = Runs(mixture, options, out, ledger, begun.level, done)
-        finding = search(mixture.names, runs, begun.repeat, watch)
+        runs = Runs(mixture, options, out, ledger, document.level, done)
+        finding = search(mixture.names, runs, document.repeat, watch)
     if finding.failed is not None:
-        _refuse(ledger.name(finding.failed), finding.failed, ledger.known, runs.log)
+        _refuse(lanes[bool(finding.failed)], finding.failed, ledger.known, runs.log)
     result = ledger.document(finding)
     result = result.model_copy(update={"commands": _commands(result, mixture, options, out)})
     write_private(out / RESULT, result.to_json())
@@ -270,7 +219,7 @@ def _told(name: str, run: NarrowObservation, level: NarrowLevel, index: int, num
 
 
 def _refuse(
-    name: str,
+    lane: Side,
     on: On,
     known: Callable[[On, int], NarrowObservation | None],
     log: Callable[[On, int], Path],
@@ -283,9 +232,14 @@ def _refuse(
     index = 0
     while (run := known(on, index)) is not None and run.why is None:
         index += 1
-    why = run.why if run is not None else "it did not end"
+    why = lane.as_typed(run.why or "") if run is not None else "it did not end"
+    kept = "; the good lane's runs are kept" if on else ""
+    of_run = log(on, index)
+    of_server = of_run.with_suffix(".parquet.server.log")
+    said = [of_run, *([of_server] if of_server.exists() else [])]
     raise EngineFailed(
-        f"the {name} lane cannot be run: {why}", f"mend it; what it said is in {log(on, index)}"
+        f"the {lane.name} lane cannot be run: {why}",
+        f"mend it and give the command again{kept}; what it said is in {' and '.join(map(str, said))}",
     )
 
 

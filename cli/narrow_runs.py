@@ -6,19 +6,22 @@ reaches the next.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..schemas.errors import NothingCompared
+from ..schemas.errors import NothingCompared, OutputFailed
 from ..schemas.narrow import NarrowObservation
 from .console import write_private
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NOTHING_COMPARED
+from .narrow_begun import RESULT
 from .narrow_lanes import Command, Mixture
 
 if TYPE_CHECKING:
@@ -26,8 +29,9 @@ if TYPE_CHECKING:
     from ..diverge.narrow.search import On
     from ..schemas.narrow import NarrowLevel
 
-RESULT = "narrow.json"
 _COMPARING = ".comparing"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Why a run fails that says nothing about its settings."""
 _STOP_S = 30.0
 """Seconds that an interrupted run has to keep its rows and to stop its server."""
 
@@ -61,7 +65,7 @@ class Runs:
 
         Raises:
             KeyboardInterrupt: The user stopped it.
-            OutputFailed: The result cannot be written.
+            OutputFailed: The result cannot be written, or a trace had no room.
         """
         observation = self._ledger.known(on, index)
         if observation is None:
@@ -81,6 +85,8 @@ class Runs:
         trace.unlink(missing_ok=True)
         why = _run(self._mixture.run(on, rest), log)
         seconds = round(time.perf_counter() - started, 1)
+        if why is not None and any(os.strerror(number) in why for number in _NO_ROOM):
+            raise OutputFailed(why, "free space and give the same command again: what was run is kept")
         if why is not None or not trace.is_file():
             return NarrowObservation(why=why or "it left no trace", seconds=seconds)
         reference = self._ledger.trace(frozenset(), 0)
@@ -108,20 +114,16 @@ def _run(command: Command, log: Path) -> str | None:
     """Run it to its end; why it could not do its work, or None."""
     from ..replay.engines.http.started import end_with_parent
 
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as output:
-        try:
-            process = subprocess.Popen(
-                command.process(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **command.environment},
-                start_new_session=True,  # so that Ctrl-C reaches it once, from here
-                preexec_fn=end_with_parent(),
-            )
-        except OSError as error:
-            return f"{command.python}: {error.strerror}"
+    # Not straight into the log: a run that finds its disk full must still be able to say so.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command.process(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that Ctrl-C reaches it once, from here
+            preexec_fn=end_with_parent(),
+        )
         try:
             code = process.wait()
         except KeyboardInterrupt:
@@ -130,12 +132,15 @@ def _run(command: Command, log: Path) -> str | None:
         finally:
             if process.poll() is None:
                 process.kill()
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
+            write_private(log, said)
     # Whether the answer was the expected one, or could be compared with it at all, is no matter here.
     if code in (EXIT_HOLDS, EXIT_FAILS, EXIT_NOTHING_COMPARED):
         return None
     if code == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
-    return _reason(code, log)
+    return _reason(code, said)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -147,9 +152,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _reason(code: int, log: Path) -> str:
+def _reason(code: int, said: str) -> str:
     """What a failed run said last."""
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     told = [line.removeprefix("rip: ") for line in lines if line.startswith("rip: ")]
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"

@@ -154,7 +154,8 @@ def replay(
     from ..replay.recorded import answered
     from .console import check_output_file, printable, progress_bar, stderr_console, tell
     from .lane import IN_PROCESS, Chosen, LaneRunner, choose
-    from .zoom import aim_of, keep_ops, refuse_other_engines, zooming_on
+    from .lane_process import enter
+    from .zoom_replay import aim_of, keep_ops, refuse_other_engines, refuse_unreached, zooming_on
 
     _check_choice("--mode", mode, MODES)
     level = capture or "sites"
@@ -167,10 +168,11 @@ def replay(
     aim = None if zoom is None else aim_of(zoom, sites, level, out, force)
     with OutputLock(out, force):  # before any work; the writer takes it for good
         pass
-    envelopes, failed = answered(_recorded(requests), requests)
+    envelopes, failed = answered(recorded_requests(requests), requests)
     given = Chosen(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()), neighbours)
     chosen = choose(lane, given)
-    beside, fill = _neighbours(chosen.neighbours)
+    enter(chosen)
+    beside, fill = read_neighbours(chosen.neighbours)
 
     from ..replay.identity import check_identity
     from ..replay.recorded import golden_from_trace
@@ -182,6 +184,8 @@ def replay(
     if aim is not None:
         refuse_other_engines(runner.engine)
     forced = (golden_from_trace(golden), golden) if golden else None
+    if aim is not None:
+        refuse_unreached(aim, envelopes, mode, forced)
     console = stderr_console()
     with progress_bar(console) as bar:
         task = bar.add_task("hashing the model", total=None, note="")
@@ -221,7 +225,7 @@ def replay(
                     why = "; ".join(opened.findings) or "it has no taps"
                     raise BadInput(f"no site can be observed: {why}", "use --capture tokens")
                 level = "tokens"
-            zooming = None if aim is None else zooming_on(opened, aim)
+            zooming = None if aim is None else zooming_on(opened, aim, envelopes, mode, forced)
             result = run(
                 envelopes,
                 zooming or opened,
@@ -255,7 +259,12 @@ def replay(
 replay.__doc__ = HELP
 
 
-def _recorded(path: Path) -> list[Envelope]:
+def recorded_requests(path: Path) -> list[Envelope]:
+    """The requests of an envelope, a request set or a trace.
+
+    Raises:
+        BadInput: The file holds none.
+    """
     from ..schemas.envelope import load_requests
 
     if path.suffix != ".parquet":
@@ -298,7 +307,12 @@ def _positions(text: str | None, level: str) -> range | None:
     return range(int(match[1]), int(match[2]))
 
 
-def _neighbours(text: str | None) -> tuple[list[Envelope], int]:
+def read_neighbours(text: str | None) -> tuple[list[Envelope], int]:
+    """What runs beside the requests: those of a set, or a number of synthetic ones.
+
+    Raises:
+        BadInput: Neither a set nor a number.
+    """
     from ..schemas.envelope import load_requests
 
     if text is None:

@@ -5,6 +5,7 @@ It does not know which settings an engine has.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class LaneFile(Record):
     api_key_env: str | None = None
     """The environment variable that holds the key for it."""
     python: str | None = None
-    """Interpreter of the engine's own environment; a path is relative to the file."""
+    """Interpreter of the engine's own environment; for an engine in rip's own process, the one that runs rip.
+    A path is relative to the file."""
     tap: str | None = None
     """The folder that a running vLLM server's taps write to; relative to the file."""
     neighbours: int | str | None = None
@@ -35,7 +37,7 @@ class LaneFile(Record):
     set: dict[str, Any] = Field(default={})
     """Settings, as `--set KEY=VALUE`."""
     env: dict[str, str] = Field(default={})
-    """Environment variables of a server that is started."""
+    """Environment variables of a server that is started, or of rip's own process for an engine in it."""
 
     def settings(self) -> list[str]:
         """Its settings and variables as `--set` would be given them."""
@@ -70,6 +72,8 @@ def load_lane(path: Path) -> LaneFile:
         for name in ("model", "python", "tap", "neighbours")
         if isinstance(value := getattr(lane, name), str) and (folder / value).exists()
     }
+    if "python" in near and os.sep not in near["python"]:
+        near["python"] = f"./{near['python']}"  # without a folder it would be looked for in PATH
     return lane.model_copy(update=near)
 
 

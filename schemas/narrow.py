@@ -72,6 +72,9 @@ class Narrow(Document):
     created: str
     asked: str
     """Hex SHA-256 of requests and lanes: a search is continued only with the same ones."""
+    asked_parts: dict[str, str] | None = None
+    """The same of each part: `rip` (its version), `requests`, `options`, and the lanes `good` and `bad`;
+    absent in documents that did not keep it."""
     requests: str
     engine: str
     level: NarrowLevel

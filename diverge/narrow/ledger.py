@@ -40,9 +40,18 @@ class Ledger:
             self._runs = {}
 
     @property
+    def all_on(self) -> On:
+        """The bad lane."""
+        return frozenset(self._names)
+
+    @property
     def finished_runs(self) -> int:
         """How many runs are known."""
         return sum(map(len, self._runs.values()))
+
+    def runs_of(self, on: On) -> int:
+        """How many runs of a configuration are known."""
+        return len(self._runs.get(on, []))
 
     def known(self, on: On, index: int) -> NarrowObservation | None:
         """The configuration's run of that number (from 0), if it was made."""

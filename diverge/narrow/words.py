@@ -70,11 +70,12 @@ def run_rows(result: Narrow) -> list[tuple[str, str, str]]:
 
 
 def outcome_words(configuration: Configuration) -> str:
-    """`same`, `diverges`, or with several runs `diverges 7 of 8 (0.53 to 0.98)`."""
+    """`same`, `diverges in 2 of 2`, or where runs disagree `diverges: diverged in 7 of 8 (0.53 to 0.98)`."""
     rate = configuration.rate
     if configuration.outcome == "failed" or rate is None:
         return configuration.outcome
-    if rate.of == 1 or rate.count in (0, rate.of):
+    agrees = configuration.outcome == ("diverges" if rate.count else "same") and rate.count in (0, rate.of)
+    if agrees or rate.of == 1:
         times = "" if rate.of == 1 else f" in {rate.of} of {rate.of}"
         return f"{configuration.outcome}{times}"
     return (
@@ -127,8 +128,10 @@ def _noise(result: Narrow, runs: str) -> str:
     shaky = next(
         one for one in reversed(result.configurations) if one.rate and 0 < one.rate.count < one.rate.of
     )
-    named = "the bad lane" if shaky.name == "bad" else join(shaky.on)
-    return f"The outcome is noisy: with {named} on, it diverged in {_share(shaky)} runs ({runs}); {fix}."
+    told = f"diverged in {_share(shaky)} runs ({runs}); {fix}."
+    if shaky.name == "bad":
+        return f"The bad lane is noisy: it {told}"
+    return f"The outcome is noisy: with {join(shaky.on)} on, it {told}"
 
 
 def _share(configuration: Configuration) -> str:

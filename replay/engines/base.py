@@ -19,7 +19,7 @@ from ...schemas.trace import Mode, Setting, Site
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..capture.summarise import RowSummaries
+    from ..capture.row_summaries import RowSummaries
     from ..plan import Batch
 
 ENGINES: dict[str, str] = {
@@ -243,6 +243,20 @@ class Engine(Protocol):
 
         Raises:
             BadInput: An unknown key or a value that does not fit.
+        """
+
+    @staticmethod
+    def check_start(model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Refuse, before anything is loaded or started, what can be told to be wrong without it.
+
+        Args:
+            model: A folder or GGUF file, or a server's name for it.
+            python: Interpreter of the engine's own environment.
+            given: Parsed settings.
+
+        Raises:
+            BadInput: A value that the engine does not know, or an interpreter without the engine.
+            EngineFailed: The interpreter cannot be run.
         """
 
     def reset(self) -> None:

@@ -5,7 +5,7 @@ itself is in hf_loop.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..contract import GENERATION_CONFIG, PROGRAMS
 from ..plan import Batch, PlannedSequence
 from .base import Capabilities, Finished, Opening, Rows
 from .hf_forward import model_errors
-from .hf_load import folder_of, load_model, load_tokenizer
+from .hf_load import check_attention, folder_of, load_model, load_tokenizer
 from .hf_loop import BatchRun
 from .hf_sampling import Sampler, StopRule, UniformDraws
 from .hf_settings import parse_settings, resolve_settings
@@ -68,6 +68,12 @@ class HfEngine:
     def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
         """Read `key=value` texts (see `hf_settings.parse_settings`)."""
         return parse_settings(pairs)
+
+    @staticmethod
+    def check_start(model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Refuse an attention implementation that the model does not have (see `base.Engine.check_start`)."""
+        if "attention" in given and isinstance(model, Path):
+            check_attention(model, given["attention"])
 
     def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
         """Load the model under the resolved settings and find its sites."""

@@ -132,10 +132,7 @@ def load_model(folder: Path, dtype: Any, attention: str | None, device: str) -> 
         raise EngineFailed(f"{folder}: {first_line(error)}", "install the package it names") from error
     except Exception as error:  # foreign files: safetensors, huggingface_hub and models raise their own kinds
         if "attn_implementation" in str(error):
-            raise BadInput(
-                f"attention={attention}: this model has no such attention implementation",
-                "try --set attention=sdpa or --set attention=eager",
-            ) from error
+            raise _no_such_attention(attention) from error
         raise EngineFailed(
             f"transformers cannot load {folder}: {first_line(error)}",
             "check that it holds config.json and whole safetensors files of a causal language model",
@@ -148,6 +145,44 @@ def load_model(folder: Path, dtype: Any, attention: str | None, device: str) -> 
             f"the model cannot be moved to {device}: {first_line(error)}",
             "choose another one: --set device=cpu",
         ) from error
+
+
+def check_attention(model: Path, attention: str) -> None:
+    """Refuse an attention implementation that cannot be had, without reading any weight.
+
+    Args:
+        model: A folder, of whose own code it is asked, or a GGUF file.
+        attention: As `--set attention` names it.
+
+    Raises:
+        BadInput: Neither transformers nor the model has it, or a package for it is missing.
+    """
+    import torch
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+    if not model.is_dir():
+        if attention not in ("eager", *AttentionInterface().valid_keys()):
+            raise _no_such_attention(attention)
+        return
+    quiet_transformers()
+    try:
+        config = AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config, attn_implementation=attention, trust_remote_code=False)
+    except ImportError as error:
+        raise BadInput(
+            f"--set attention={attention}: {first_line(error)}", "install the package it names"
+        ) from error
+    except Exception as error:  # foreign files; what else is wrong with them is told when they are loaded
+        if "attn_implementation" in str(error):
+            raise _no_such_attention(attention) from error
+
+
+def _no_such_attention(attention: str | None) -> BadInput:
+    return BadInput(
+        f"--set attention={attention}: this model has no such attention implementation",
+        "try --set attention=sdpa or --set attention=eager",
+    )
 
 
 def load_tokenizer(folder: Path) -> Any | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -191,6 +191,13 @@ class OfflineKind:
         if not isinstance(read, dict) or not all(isinstance(key, str) for key in read):
             raise EngineFailed(f"{self.name}.parse_settings gives no dict of settings", DOCUMENT)
         return {**own, **read}
+
+    def check_start(self, model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Refuse a setting that the constructor does not have (see `base.Engine.check_start`)."""
+        from .offline_lane import check_arguments
+
+        own = {name: value for name, value in given.items() if name != "batch_size"}
+        check_arguments(self, str(model), own)
 
     def __call__(self, opening: Opening) -> OfflineLane:
         """The opened engine.

@@ -54,7 +54,7 @@ class OfflineLane:
         if opening.model is None:
             raise BadInput(f"the engine {kind.name} needs a model", "give it with --model")
         given = {name: value for name, value in opening.given.items() if name != "batch_size"}
-        _check_arguments(kind, str(opening.model), given)
+        check_arguments(kind, str(opening.model), given)
         with kind.doing("it opened the model"):
             self._engine: Any = kind.offline(str(opening.model), **given)
         self._tokenizer = self._load_tokenizer()
@@ -246,7 +246,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _check_arguments(kind: OfflineKind, model: str, settings: Mapping[str, Any]) -> None:
+def check_arguments(kind: OfflineKind, model: str, settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the constructor does not have, before it loads anything.
 
     Raises:

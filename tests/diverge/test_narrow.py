@@ -367,6 +367,19 @@ def test_what_is_too_noisy_is_said_with_the_rates(tmp_path, coin: float) -> None
     assert "--repeat 8 may tell" in sentence(ledger.document(finding))
 
 
+def test_equal_runs_that_decide_nothing_are_told_as_counts(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """The bad lane diverges in half of its runs; what the good one did is told in the same words."""
+    answers = iter([False, True, False, True, False])
+    lab = Lab(lambda on: next(answers) if on else False)
+    ledger, finding = remembered(tmp_path, lab, list("ab"), repeat=4)
+    result = ledger.document(finding)
+    assert result.sentence.startswith("The bad lane is noisy: it diverged in 2 of 4 runs (")
+    assert [row[1] for row in run_rows(result)] == [
+        "undecided: diverged in 0 of 4 (0.00 to 0.49)",
+        "undecided: diverged in 2 of 4 (0.15 to 0.85)",
+    ]
+
+
 @given(some.lists(some.text(min_size=1), min_size=1, max_size=6, unique=True), some.data())
 def test_every_mixture_has_a_file_name_of_its_own(names: list[str], data: some.DataObject) -> None:
     one, other = (frozenset(data.draw(some.sets(some.sampled_from(names)))) for _ in range(2))

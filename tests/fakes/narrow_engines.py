@@ -1,11 +1,13 @@
 """An engine whose settings and variables are planted causes of a divergence, for `rip narrow`.
 
 `culprits` names what is needed together (`a+env.B`): settings that are `bad`, variables that are set. `MARK`
-names a file: a run that finds it takes it away and sends its parent the signal that it holds.
+names a file: a run that finds it takes it away and sends its parent the signal that it holds. Where `full` is
+`bad`, the disk is full as long as there is a file of that name.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -23,6 +25,8 @@ class PlantedEngine(PlainEngine):
         if one and self.is_bad(one) and not self.is_bad(other):
             raise ValueError(f"{one} needs {other}")
         self.is_planted = any(all(map(self.is_bad, group.split("+"))) for group in culprits.split("/"))
+        if self.is_bad("full") and Path("full").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         mark = Path(os.environ.get("MARK", "none"))
         if self.is_bad("marked") and mark.is_file():
             number = signal.Signals[mark.read_text()]

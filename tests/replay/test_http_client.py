@@ -298,6 +298,10 @@ def test_a_server_that_dies_at_once_shows_its_last_error(tmp_path: Path) -> None
         ("(EngineCore pid=9) ERROR 11-30 15:05:53 [core.py:12] worker 1 has died", "worker 1 has died"),
         ("CRITICAL:root:no memory is left", "no memory is left"),
         ("torch.OutOfMemoryError: 3 GiB are missing", "torch.OutOfMemoryError: 3 GiB are missing"),
+        (
+            "core.ValidationError: 1 validation error for ModelConfig\n  Value error, too long\n  For more",
+            "core.ValidationError: 1 validation error for ModelConfig Value error, too long",
+        ),
         ("api_server.py: error: unrecognized arguments: --x", "unrecognized arguments: --x"),
     ],
 )

@@ -54,6 +54,50 @@ class LlamaCppEngine(ServerEngine):
         """What applies where `--set` says nothing."""
         return {**CLIENT_SETTINGS, "cache": "cold", "stream": "false"}
 
+    @classmethod
+    def check_start(cls, model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Refuse what the server of xllamacpp cannot be started with (see `base.Engine.check_start`).
+
+        Raises:
+            BadInput: No GGUF file, no xllamacpp, an unknown setting, or a value that does not fit.
+            EngineFailed: The interpreter cannot be run.
+        """
+        if not isinstance(model, Path) or model.suffix != ".gguf":
+            raise BadInput("llama.cpp serves GGUF files", "give one with --model, or a server with --url")
+        python = python or sys.executable
+        try:
+            found = subprocess.run([python, "-c", HAS_XLLAMACPP], capture_output=True, timeout=60.0)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it does not answer"
+            raise EngineFailed(
+                f"{python} cannot be run: {reason}", "name an interpreter with --python"
+            ) from None
+        if found.returncode:
+            raise BadInput(
+                f"{python} has no xllamacpp",
+                f"{python} -m pip install xllamacpp, or name a running server with --url",
+            )
+        for name, text in cls._parameters(given).items():
+            read = PARAMETERS.get(name)
+            if read is None:
+                raise BadInput(
+                    f"--set {name}: no such setting", f"choose one of: {', '.join(sorted(PARAMETERS))}"
+                )
+            try:
+                read(text)
+            except (ValueError, KeyError):
+                wanted = "auto, off, on" if name == "flash_attn" else "a whole number"
+                raise BadInput(f"--set {name}={text}: not a value of {name}", f"give {wanted}") from None
+
+    @classmethod
+    def _parameters(cls, given: Mapping[str, Any]) -> dict[str, str]:
+        """Settings that are parameters of the server itself."""
+        return {
+            name.replace("-", "_"): value
+            for name, value in given.items()
+            if name not in CLIENT_SETTINGS and name not in cls.own_settings and not name.startswith("env.")
+        }
+
     def start(self) -> StartedServer:
         """Start the server of xllamacpp in a process of its own.
 
@@ -61,24 +105,9 @@ class LlamaCppEngine(ServerEngine):
             BadInput: No GGUF file, no xllamacpp, or an unknown setting.
         """
         opening = self.opening
-        if opening.model is None or opening.model.suffix != ".gguf":
-            raise BadInput("llama.cpp serves GGUF files", "give one with --model, or a server with --url")
+        self.check_start(opening.model, opening.python, opening.given)
         python = opening.python or sys.executable
-        found = subprocess.run([python, "-c", HAS_XLLAMACPP], capture_output=True, timeout=60.0)
-        if found.returncode:
-            raise BadInput(
-                f"{python} has no xllamacpp",
-                f"{python} -m pip install xllamacpp, or name a running server with --url",
-            )
-        parameters = {
-            name.replace("-", "_"): value
-            for name, value in opening.given.items()
-            if name not in CLIENT_SETTINGS and name not in self.own_settings and not name.startswith("env.")
-        }
-        if unknown := parameters.keys() - PARAMETERS.keys():
-            raise BadInput(
-                f"--set {min(unknown)}: no such setting", f"choose one of: {', '.join(sorted(PARAMETERS))}"
-            )
+        parameters = self._parameters(opening.given)
         # As many slots as sequences run together, each with room for the whole context.
         parameters.setdefault("n_parallel", str(self.setting("batch_size")))
         return StartedServer(

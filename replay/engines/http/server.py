@@ -82,6 +82,18 @@ class ServerEngine(ABC):
         """Read `key=value` texts (see `settings.parse_settings`)."""
         return parse_settings(pairs, cls.name, cls.own_settings, starts)
 
+    @classmethod
+    def check_start(cls, model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Refuse what no server can be started with (see `base.Engine.check_start`).
+
+        Raises:
+            BadInput: This engine is only called by its URL.
+        """
+        raise BadInput(
+            f"the engine {cls.name} is called by its URL",
+            "give the address of the running server with --url",
+        )
+
     @property
     def unsupported_sampling(self) -> frozenset[str]:
         """Sampling fields that this engine has no word for. A worker's seed is out of a client's reach."""

@@ -26,6 +26,7 @@ STOP_S = 6.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOG_END = 1 << 16
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_PYDANTIC = re.compile(r"\bvalidation errors? for \w+$")
 _LEVEL_WITHIN = 60
 """Characters at the beginning of a log line among which its level stands."""
 
@@ -188,8 +189,11 @@ def _last_error(log: Path) -> str:
         return ""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
     for tells in (_names_error, _has_error_level, _begins_error):
-        if telling := [line for line in plain if not _is_harmless(line) and tells(line)]:
-            return telling[-1][:300]
+        if telling := [at for at, line in enumerate(plain) if not _is_harmless(line) and tells(line)]:
+            said = plain[telling[-1]]
+            if _PYDANTIC.search(said):  # what was wrong stands on its next line
+                said = " ".join(plain[telling[-1] : telling[-1] + 2])
+            return said[:300]
     return ""
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
@@ -31,7 +33,7 @@ from .told import (
     wanted_model,
 )
 from .vllm_sites import VllmTaps
-from .vllm_start import start_vllm
+from .vllm_start import check_arguments, check_vllm, start_vllm
 
 SAMPLING = (
     *COMMON_SAMPLING,
@@ -66,6 +68,16 @@ class VllmEngine(ServerEngine):
     def default_settings(self) -> Mapping[str, Any]:
         """What applies where `--set` says nothing."""
         return {**CLIENT_SETTINGS, "cache": "cold"}
+
+    @classmethod
+    def check_start(cls, model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+        """Ask the interpreter whether it has vLLM, and vLLM whether it takes the arguments.
+
+        Raises:
+            BadInput, EngineFailed: It does not, or cannot be run.
+        """
+        check_vllm(model, python or sys.executable)
+        check_arguments(python or sys.executable, given)
 
     def start(self) -> StartedServer:
         """Start a server in the interpreter that was named.

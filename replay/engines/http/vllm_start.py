@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Setting
@@ -18,7 +21,13 @@ from .started import StartedServer
 
 HAS_RIP = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('rip.replay.vllm_tap') else 3)"
 HAS_VLLM = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('vllm') else 3)"
+SERVER = "vllm.entrypoints.openai.api_server"
 _ANSWER_S = 60.0
+_PARSED_S = 180.0
+"""Seconds that importing vLLM and reading its arguments may take."""
+_WRONG_USAGE = 2
+"""With which argument parsers end."""
+_NOWHERE = "/nowhere/no-such-model"
 
 OWN = ("cache", "served_model")
 """Settings that are of the requests, not of the server."""
@@ -59,16 +68,8 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
         EngineFailed: It cannot be started.
     """
     model = opening.model or opening.model_name
-    if model is None:
-        raise BadInput(
-            "a server needs a model to serve", "name one with --model, or a running server with --url"
-        )
     python = opening.python or sys.executable
-    if not _holds(python, HAS_VLLM):
-        raise BadInput(
-            f"{python} has no vLLM",
-            "name the interpreter of its environment with --python, or a server with --url",
-        )
+    check_vllm(model, python)
     log = opening.log or Path("server.log")
     findings: list[str] = []
     given = {**_recorded(opening), **opening.given}
@@ -98,7 +99,7 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
     command = [
         python,
         "-m",
-        "vllm.entrypoints.openai.api_server",
+        SERVER,
         "--model",
         str(model),
         "--host",
@@ -122,6 +123,64 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
             shutil.rmtree(tap, ignore_errors=True)  # nobody will ever write there
         raise
     return StartedVllm(server, tap, findings)
+
+
+def check_vllm(model: Path | str | None, python: str) -> None:
+    """Refuse to start vLLM without a model, or with an interpreter that has none.
+
+    Raises:
+        BadInput: So it is.
+        EngineFailed: The interpreter cannot be run.
+    """
+    if model is None:
+        raise BadInput(
+            "a server needs a model to serve", "name one with --model, or a running server with --url"
+        )
+    if not _holds(python, HAS_VLLM):
+        raise BadInput(
+            f"{python} has no vLLM",
+            "name the interpreter of its environment with --python, or a server with --url",
+        )
+
+
+def check_arguments(python: str, given: Mapping[str, Any]) -> None:
+    """Have vLLM's own parser read the arguments of a server; nothing is loaded.
+
+    The server is started for a model that is nowhere: it ends when it looks for it, which is after its
+    arguments were read. What is still wrong with them then is told when it starts with the real model.
+
+    Args:
+        given: Parsed settings.
+
+    Raises:
+        BadInput: It does not take them.
+    """
+    arguments = tuple(server_arguments(given, dict.fromkeys(OWN, "")))
+    said = _refusal(python, arguments) if arguments else None
+    if said is None:
+        return
+    named = (name for name in given if re.search(rf"--(no-)?{re.escape(name)}(?![\w-])", said))
+    name = next(named, None)
+    stated = "vLLM does not take the arguments" if name is None else f"--set {name}={given[name]}"
+    raise BadInput(f"{stated}: vLLM says: {said}", f"{python} -m {SERVER} --help tells what it takes")
+
+
+@cache
+def _refusal(python: str, arguments: tuple[str, ...]) -> str | None:
+    """What vLLM's parser says against arguments; None: nothing, or it could not be asked."""
+    try:
+        done = subprocess.run(
+            [python, "-m", SERVER, *arguments, "--model", _NOWHERE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PARSED_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said: list[str] = re.findall(r"^.*?\berror: (.+)$", done.stderr, re.MULTILINE)
+    return said[-1] if said and done.returncode == _WRONG_USAGE else None
 
 
 def _recorded(opening: Opening) -> dict[str, str]:
