@@ -86,7 +86,7 @@ class LaneRunner:
     def __init__(self, chosen: Chosen) -> None:
         from ..fingerprint.model.ref import resolve
         from ..fingerprint.remote.address import checked
-        from ..replay.engines.base import engine_class
+        from ..replay.engines.registry import engine_class
 
         if chosen.url is not None:
             chosen = replace(chosen, url=checked(chosen.url))
@@ -259,7 +259,7 @@ class LaneRunner:
 
     def _engine_of_server(self) -> str:
         """The engine that the server says it is; any other is called as the OpenAI API says."""
-        from ..replay.engines.base import ENGINES
+        from ..replay.engines.registry import ENGINES
 
         told = self._of_server(None).get("engine", "name")
         name = None if told is None else told.value

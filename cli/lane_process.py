@@ -36,8 +36,8 @@ def runs_in_process(engine: str | None, url: str | None) -> bool:
     """
     if engine is None:
         return url is None
-    from ..replay.engines.base import engine_class
     from ..replay.engines.http.server import ServerEngine
+    from ..replay.engines.registry import engine_class
 
     kind = engine_class(engine)
     return not (isinstance(kind, type) and issubclass(kind, ServerEngine))

@@ -214,6 +214,6 @@ def check_requests(path: Path) -> None:
         BadInput: There are none.
     """
     from ..replay.recorded import answered
-    from .replay import recorded_requests
+    from .replay_asked import recorded_requests
 
     answered(recorded_requests(path), path)

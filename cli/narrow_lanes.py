@@ -12,7 +12,7 @@ from ..schemas.narrow import VariedSetting
 from .lane import LaneRunner
 from .lane_process import NOT_KEPT, may_be_secret
 from .narrow_given import FIELDS, Side, setting_key
-from .replay import read_neighbours
+from .replay_asked import read_neighbours
 
 
 @dataclass(frozen=True)

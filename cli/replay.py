@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,18 +13,8 @@ from ..schemas.errors import BadInput
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..replay.record import Outcome
-    from ..replay.run import Result
-    from ..schemas.envelope import Envelope
-
 MODES = ("free", "golden-decode", "golden-prefill")
 CAPTURES = ("tokens", "sites", "tensors")
-EVERY_POSITION = range(2**31 - 1)
-SHOWN_FINDINGS = 8
-"""Findings that are printed; the trace's header holds all."""
 HELP = """Re-run recorded requests and write what happened, token by token and layer by layer, as a trace.
 
 \b
@@ -155,15 +144,23 @@ def replay(
     from .console import check_output_file, printable, progress_bar, stderr_console, tell
     from .lane import IN_PROCESS, Chosen, LaneRunner, choose
     from .lane_process import enter
+    from .replay_asked import (
+        check_choice,
+        kept_positions,
+        read_neighbours,
+        recorded_requests,
+        site_pattern,
+    )
+    from .replay_told import summarise
     from .zoom_replay import aim_of, keep_ops, refuse_other_engines, refuse_unreached, zooming_on
 
-    _check_choice("--mode", mode, MODES)
+    check_choice("--mode", mode, MODES)
     level = capture or "sites"
-    _check_choice("--capture", level, CAPTURES)
+    check_choice("--capture", level, CAPTURES)
     if golden is not None and mode == "free":
         raise BadInput("--golden: free mode forces no tokens", "add --mode golden-decode or golden-prefill")
-    pattern = _pattern(sites, level)
-    kept = _positions(positions, level)
+    pattern = site_pattern(sites, level)
+    kept = kept_positions(positions, level)
     check_output_file(out, force)
     aim = None if zoom is None else aim_of(zoom, sites, level, out, force)
     with OutputLock(out, force):  # before any work; the writer takes it for good
@@ -248,7 +245,7 @@ def replay(
             )
     if failed:
         tell(console, f"passed over, because they were answered with an error when recorded: {failed}")
-    _summarise(console, result, chosen=capture is not None)
+    summarise(console, result, chosen=capture is not None)
     if zooming is not None:
         keep_ops(zooming, result, console)
     if result.compared_none:
@@ -257,121 +254,3 @@ def replay(
 
 
 replay.__doc__ = HELP
-
-
-def recorded_requests(path: Path) -> list[Envelope]:
-    """The requests of an envelope, a request set or a trace.
-
-    Raises:
-        BadInput: The file holds none.
-    """
-    from ..schemas.envelope import load_requests
-
-    if path.suffix != ".parquet":
-        return load_requests(path)
-    from ..replay.recorded import requests_from_trace
-
-    return requests_from_trace(path)
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise BadInput(f"{option} {value}: no such choice", f"choose one of: {', '.join(choices)}")
-
-
-def _pattern(sites: str | None, level: str) -> re.Pattern[str] | None:
-    if level == "tokens":
-        if sites is not None:
-            raise BadInput("--sites: --capture tokens observes no sites", "leave one of the two out")
-        return None
-    try:
-        return re.compile(sites or "")
-    except re.error as error:
-        raise BadInput(
-            f"--sites {sites!r} is not a regular expression: {error}", r"for example 'layers\.4\.'"
-        ) from None
-
-
-def _positions(text: str | None, level: str) -> range | None:
-    if level != "tensors":
-        if text is not None:
-            raise BadInput("--positions: only --capture tensors keeps rows", "add --capture tensors")
-        return None
-    if text is None:
-        return EVERY_POSITION
-    match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
-    if not match or int(match[1]) >= int(match[2]):
-        raise BadInput(
-            f"--positions {text}: not a range", "give A:B with A smaller than B, for example 57:58"
-        )
-    return range(int(match[1]), int(match[2]))
-
-
-def read_neighbours(text: str | None) -> tuple[list[Envelope], int]:
-    """What runs beside the requests: those of a set, or a number of synthetic ones.
-
-    Raises:
-        BadInput: Neither a set nor a number.
-    """
-    from ..schemas.envelope import load_requests
-
-    if text is None:
-        return [], 0
-    if re.fullmatch(r"[+-]?[0-9]+", text):
-        if not re.fullmatch(r"[0-9]{1,4}", text):
-            raise BadInput(f"--neighbours {text}: not a number from 0 to 9999", "for example --neighbours 7")
-        return [], int(text)
-    return load_requests(Path(text)), 0
-
-
-def _summarise(console: Console, result: Result, chosen: bool) -> None:
-    """A short account for people, on stderr."""
-    from .console import counted, tell
-
-    header, outcomes = result.header, result.outcomes
-    texts = header.abilities is not None and not header.abilities.token_ids
-    made = f"{sum(len(outcome.tokens) for outcome in outcomes)} tokens"
-    if texts:
-        made = f"{sum(len(outcome.text or '') for outcome in outcomes)} characters"
-    verb = "generated" if header.mode == "free" else "forced"
-    if header.capture == "tokens":
-        seen = "texts only" if texts else "tokens only"
-    else:
-        seen = f"{len(header.sites)} sites" + ("" if chosen else " (the default)")
-        if header.site_filter:
-            seen = f"{len(header.sites)} sites (those that match --sites)"
-        seen += ", rows kept" if header.capture == "tensors" else ""
-    tell(console, f"{counted(len(outcomes), 'sequence')}, {made} {verb} ({header.mode}), captured: {seen}")
-    if header.observer.state != "not run":
-        tell(console, f"observer check: {header.observer.state} ({header.observer.compared})")
-    if header.observer.why and header.capture != "tokens":
-        tell(console, f"warning: {header.observer.why}", style="yellow")
-    for finding in header.findings[:SHOWN_FINDINGS]:
-        tell(console, f"note: {finding}")
-    if len(header.findings) > SHOWN_FINDINGS:
-        tell(console, f"note: {len(header.findings) - SHOWN_FINDINGS} more in the header of the trace")
-    for sentence in header.not_seen:
-        tell(console, f"not seen: {sentence}")
-    _tell_expected(console, outcomes)
-    tell(console, f"Wrote {result.path}")
-
-
-def _tell_expected(console: Console, outcomes: list[Outcome]) -> None:
-    """Which recorded answers came again, by what was compared, and which could not be compared."""
-    from collections import Counter
-
-    from .console import tell
-
-    missed = [outcome for outcome in outcomes if outcome.expected.mismatch is not None]
-    for outcome in missed[:SHOWN_FINDINGS]:
-        place, compared = f"{outcome.request_id}, sample {outcome.sample}", outcome.expected
-        unit = "step" if compared.by == "tokens" else "character"
-        tell(console, f"{place}: expected {compared.by} left at {unit} {compared.mismatch}", style="red")
-    for by in ("tokens", "text"):
-        compared_so = [outcome for outcome in outcomes if outcome.expected.by == by]
-        again = sum(outcome.expected.mismatch is None for outcome in compared_so)
-        if compared_so:
-            tell(console, f"expected {by} came again in {again} of {len(compared_so)}")
-    unmet = Counter(outcome.expected.why_not for outcome in outcomes if outcome.expected.why_not)
-    for why, count in unmet.items():
-        tell(console, f"{count} could not be compared: {why}", style="yellow")

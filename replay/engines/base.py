@@ -1,19 +1,14 @@
-"""The engine protocol: what an engine can do, says honestly that it cannot, and hands to the recorder.
-
-Engines are registered as `name → "module:Class"`, so that naming them imports none of them.
-"""
+"""The engine protocol: what an engine can do, says honestly that it cannot, and hands to the recorder."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ...schemas.envelope import Runtime
-from ...schemas.errors import BadInput
 from ...schemas.trace import Mode, Setting, Site
 
 if TYPE_CHECKING:
@@ -22,17 +17,8 @@ if TYPE_CHECKING:
     from ..capture.row_summaries import RowSummaries
     from ..plan import Batch
 
-ENGINES: dict[str, str] = {
-    "hf": "rip.replay.engines.hf:HfEngine",
-    "vllm": "rip.replay.engines.http.vllm:VllmEngine",
-    "llama.cpp": "rip.replay.engines.http.llama_cpp:LlamaCppEngine",
-    "sglang": "rip.replay.engines.http.sglang:SglangEngine",
-    "tgi": "rip.replay.engines.http.tgi:TgiEngine",
-    "ollama": "rip.replay.engines.http.ollama:OllamaEngine",
-    "tensorrt-llm": "rip.replay.engines.http.trtllm:TrtLlmEngine",
-    "openai": "rip.replay.engines.http.openai:OpenAiEngine",
-    "deepinfer": "rip.replay.engines.deepinfer:ENGINE",
-}
+UNKNOWN_LENGTH = 2**31 - 1
+"""Vocabulary or context of a server that does not tell its own."""
 
 
 @dataclass(frozen=True)
@@ -287,27 +273,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds, and stop the server that it started."""
-
-
-def engine_class(name: str) -> Any:
-    """The class of a registered engine, or of `module:Class` (see offline.py for what that must be).
-
-    Raises:
-        BadInput: No engine of that name.
-    """
-    target = ENGINES.get(name)
-    if target is None and ":" in name:
-        from .offline import load_offline
-
-        return load_offline(name)
-    if target is None:
-        raise BadInput(
-            f"unknown engine {name!r}",
-            f"choose one of: {', '.join(sorted(ENGINES))}, or give module:Class of an engine of your own",
-        )
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
-
-
-UNKNOWN_LENGTH = 2**31 - 1
-"""Vocabulary or context of a server that does not tell its own."""

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from fakes.failing_server import FakeServer, running
 from fakes.toy_model import MODEL, TOY
-from rip.replay.engines.base import Opening, engine_class
+from rip.replay.engines.base import Opening
+from rip.replay.engines.registry import engine_class
 from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact

@@ -28,8 +28,9 @@ from fakes.replay_lab import (
     greedy,
 )
 from fakes.toy_model import MODEL, text_of
-from rip.replay.engines.base import Opening, engine_class
+from rip.replay.engines.base import Opening
 from rip.replay.engines.http.answer import Answer, Event
+from rip.replay.engines.registry import engine_class
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.errors import EngineFailed
 
