@@ -227,7 +227,8 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
-    names = set(file.schema_arrow.names)
+    schema = file.schema_arrow  # made anew by every look at it
+    names = set(schema.names)
     optional = {"tensors"} if names & SITE_COLUMNS else {"tensors", *SITE_COLUMNS}
     missing = [column.name for column in COLUMNS if column.name not in names | optional | LATER_COLUMNS]
     if missing:
@@ -236,7 +237,7 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
             "give a trace that rip replay wrote",
         )
     for field_ in arrow_schema(len(own.sites), keeps_tensors=True):
-        found = _kind(file.schema_arrow.field(field_.name).type) if field_.name in names else None
+        found = _kind(schema.field(field_.name).type) if field_.name in names else None
         if found not in (None, _kind(field_.type)):
             raise BadInput(
                 f"{path} is not a trace: its column {field_.name!r} holds {found}, not {_kind(field_.type)}",
@@ -249,7 +250,7 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
     }
     if not names & SITE_COLUMNS:
         return Part(path, file, np.full(len(header.sites), -1), 0, leaves)
-    stored = file.schema_arrow.field("site_hash").type
+    stored = schema.field("site_hash").type
     if pa.types.is_fixed_size_list(stored) and stored.list_size != len(own.sites):
         raise BadInput(
             f"{path} is not a whole trace: its header names {len(own.sites)} sites, its columns hold "
