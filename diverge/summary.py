@@ -170,6 +170,8 @@ def _print_agreement(console: Console, verdict: Verdict) -> None:
     for row in agreement_rows(found):
         table.add_row(*(Text(cell) for cell in row))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if any(side is not None for side in (found.a, found.b, found.both)):
+        _line(console, 2, "TARr@N: the share of requests whose N samples are all equal", "dim")
     if unique := unique_line(found):
         _line(console, 2, unique)
     for note in found.notes:
@@ -222,6 +224,8 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
             _line(console, 5, f"missing: {plain(line)}", "dim")
         if cause.confirm:
             _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
+        if cause.tells:
+            _line(console, 5, f"how to read it: {plain(cause.tells)}", "dim")
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

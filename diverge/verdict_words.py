@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ..schemas.trace import PARTS_SUFFIX
@@ -125,22 +126,31 @@ def difference_kind(verdict: Verdict) -> str:
     return "logprob" if by_logprob else "logit"
 
 
-def close_call(margin: float | None, moved: float | None, by_logprob: bool = False) -> str | None:
-    """What A's margin and the drift at a divergence say together, where both were recorded."""
+def close_call(
+    margin: float | None, moved: float | None, by_logprob: bool = False, tie: bool = True
+) -> str | None:
+    """What A's margin and the drift at a divergence say together, where both were recorded.
+
+    Args:
+        margin: Between A's two likeliest candidates.
+        moved: By how much the candidates moved, at most.
+        by_logprob: Both are of log-probabilities.
+        tie: Rounding explains the drift, so that a small margin may be called a near tie.
+    """
     kind = "logprobs" if by_logprob else "logits"
     if margin is None or moved is None:
         return None
     if moved == 0:
         return f"The {kind} of the common candidates are equal: the choice differs, not the numbers."
+    if not math.isfinite(moved):
+        return f"The {kind} moved without bound: some are not finite."
+    lead = f"A's margin (its likeliest candidate's lead) is {number(margin)}"
+    moves = f"the {kind} moved by up to {number(moved)}"
     if margin <= 2 * moved:  # both candidates may move, in opposite directions
-        return (
-            f"A near tie: A's margin is {number(margin)} and the {kind} moved by up to {number(moved)},"
-            " enough to swap the two candidates."
-        )
-    return (
-        f"Not a near tie: A's margin is {number(margin)} and the common candidates moved by at most"
-        f" {number(moved)}, too little to swap the two."
-    )
+        if tie:
+            return f"A near tie: {lead} and {moves}, enough to swap the two candidates."
+        return f"{moves[0].upper()}{moves[1:]}, enough to swap the two likeliest candidates: {lead}."
+    return f"Not a near tie: {lead} and {moves}, too little to swap the two likeliest candidates."
 
 
 def is_cut(first: FirstText) -> bool:
@@ -153,6 +163,27 @@ def level_note(level: LevelVerdict) -> str:
     return plain((level.why or level.where or "").split(";")[0])
 
 
+_MODES = {
+    "free": "each token chosen by the engine",
+    "golden-decode": "recorded tokens forced, one by one",
+    "golden-prefill": "recorded tokens scored in one pass",
+}
+
+
+def mode_words(mode: str) -> str:
+    """How the tokens of a run came about: `free` and the like, explained."""
+    told = _MODES.get(mode)
+    return f"{plain(mode)} ({told})" if told else plain(mode)
+
+
+LEVEL_WORDS = {
+    "bitwise": "every recorded bit is equal",
+    "numeric": "the numbers differ by less than a stated tolerance",
+    "token": "the same tokens",
+    "semantic": "the same answer",
+}
+"""What each level promises."""
+
 EXPECTED_TO_DIFFER = frozenset({"trace", "created"})
 """Facts that say nothing when they differ."""
 
@@ -161,15 +192,15 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
     """What the two traces are: a name, A's value and B's value."""
     rows = [
         ("trace", verdict.a.path, verdict.b.path),
-        ("lane", verdict.a.lane, verdict.b.lane),
-        ("mode", verdict.a.mode, verdict.b.mode),
+        ("lane (name of the way to run)", verdict.a.lane, verdict.b.lane),
+        ("mode", mode_words(verdict.a.mode), mode_words(verdict.b.mode)),
     ]
     if a is None and b is None:
         rows.append(("engine", verdict.a.engine, verdict.b.engine))
     else:
         read: tuple[tuple[str, Callable[[TraceHeader], str]], ...] = (
             ("capture", _capture),
-            ("observer check", lambda header: header.observer.state),
+            ("answer with and without recording", lambda header: header.observer.state),
             ("created", lambda header: moment(header.created)),
         )
         for name, of in read:
@@ -180,4 +211,5 @@ def facts(verdict: Verdict, a: TraceHeader | None, b: TraceHeader | None) -> lis
 
 
 def _capture(header: TraceHeader) -> str:
-    return header.capture + (f", {len(header.sites)} sites, {header.channel}" if header.sites else "")
+    observed = f", at {plural(len(header.sites), 'site')} ({header.channel})" if header.sites else ""
+    return header.capture + observed

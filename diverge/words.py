@@ -29,13 +29,19 @@ def drift(value: float | None) -> str:
 
 
 def drift_words(value: float | None) -> str:
-    """A relative drift of a row that differs, in a sentence: it may be less than a sketch shows."""
-    return "below what the sketch resolves" if value == 0 else drift(value)
+    """How large the difference of a row that differs is: it may be less than a row's summary shows."""
+    if value is not None and math.isnan(value):
+        return "a value is not finite, so the drift has no size"
+    if value == 0:
+        return "its drift is too small for the recorded summary of a row"
+    return f"relative drift {drift(value)}"
 
 
 def drift_cell(value: float | None) -> str:
     """The same in a table."""
-    return "below sketch" if value == 0 else drift(value)
+    if value is not None and math.isnan(value):
+        return "not finite"
+    return "too small to tell" if value == 0 else drift(value)
 
 
 def moment(time: str) -> str:

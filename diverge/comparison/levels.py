@@ -31,7 +31,7 @@ def levels(
         "bitwise": bitwise,
         "numeric": _numeric(tally, bitwise),
         "token": _unseeded(pairing) or _token(tally, token, pairing.texts),
-        "semantic": _semantic(tally, pairing),
+        "semantic": _semantic(tally, pairing, token),
     }
     missing = pairing.missing
     if pairing.texts:
@@ -62,15 +62,22 @@ def place(tally: Tally, pair: int, position: int) -> str:
     return f"{describe(tally.pairs[pair].pair.a.key)} position {position}"
 
 
+def _chosen(tally: Tally, pair: int, row: int) -> str:
+    """A distribution in words: it is named by the token that it chose, which comes behind the row."""
+    return place(tally, pair, row + 1)
+
+
 def _bitwise(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> LevelVerdict:
     sketched = int(tally.plan.by_sketch.sum())
     if not tally.rows and not tally.logits_compared and not sketched:
         return LevelVerdict(state="not comparable", why="no row hash and no logits hash is in both traces")
     logits, rows = plural(tally.logits_compared, "logits hash"), plural(tally.rows, "row hash")
     by_sketch = f"; {plural(sketched, 'site')} compared by sketch" if sketched else ""
-    counted = f"{rows} and {logits} compared{by_sketch}"
+    hashed = tally.rows or not sketched  # with another dtype at every site no row has a hash to compare
+    counted = f"{f'{rows} and ' if hashed else ''}{logits} compared{by_sketch}"
     if site is not None and (tally.rows_differing or tally.logits_differing):
-        why = f"{plural(tally.rows_differing, 'row')} and {tally.logits_differing:,} logits differ; {counted}"
+        moved = f"{plural(tally.rows_differing, 'row')} and " if hashed else ""
+        why = f"{moved}{tally.logits_differing:,} logits differ; {counted}"
         return LevelVerdict(state="fails", where=_site_place(site), why=why)
     dtypes = zip(tally.plan.sites, tally.plan.dtypes_b, strict=True)
     if retyped := sum(site.dtype != dtype for site, dtype in dtypes):
@@ -94,7 +101,7 @@ def _site_place(site: FirstSite) -> str:
 
 
 def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
-    at = f" at {place(tally, *tally.largest_at)}" if tally.largest_at else ""
+    at = f" at {_chosen(tally, *tally.largest_at)}" if tally.largest_at else ""
     over = f"over {tally.steps_with_logits:,} of {tally.positions:,} comparable positions"
     measured = f"largest {tally.kind} difference {tally.largest:.4g}{at}, {over}"
     if tally.kind == "logprob" and tally.steps_identical == tally.steps_with_logits:
@@ -110,7 +117,7 @@ def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
         return LevelVerdict(state="not stated", why=f"no tolerance was stated; {measured}")
     stated = f"{measured}; tolerance {tally.tolerance:g}"
     if tally.over is not None:
-        return LevelVerdict(state="fails", where=place(tally, *tally.over), why=stated)
+        return LevelVerdict(state="fails", where=_chosen(tally, *tally.over), why=stated)
     return LevelVerdict(state="holds", why=stated)
 
 
@@ -125,7 +132,10 @@ def _unseeded(pairing: Pairing) -> LevelVerdict | None:
     return LevelVerdict(state="not comparable", why=why)
 
 
-def _semantic(tally: Tally, pairing: Pairing) -> LevelVerdict:
+def _semantic(tally: Tally, pairing: Pairing, token: FirstToken | None) -> LevelVerdict:
+    in_prompt = token is not None and token.step is None
+    if in_prompt or any(text.same_prompt is False for text in pairing.texts):
+        return LevelVerdict(state="not comparable", why="the prompts are not the same")
     forced = [outputs.trace.header.mode != "free" for outputs in (pairing.a, pairing.b)]
     if tally.forced or any(forced):
         return LevelVerdict(state="not comparable", why="the texts were forced, not generated")

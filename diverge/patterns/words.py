@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from ..causes.table import TABLE
 from ..comparison.agreement_words import proportion
-from ..words import drift, plain, plural
+from ..words import drift, number, plain, plural
 
 if TYPE_CHECKING:
     from ...schemas.verdict import DriftJump, Patterns, Reference
 
 MANY = 8
 """Sequences from which on shares, survival and causes say something together."""
+_LABELS = {entry.id: entry.label for entry in TABLE}
+STEADY = 2.0
+"""Times within which drift is said to stay as large."""
 _SHOWN = 4
 
 
@@ -39,18 +44,38 @@ def pattern_lines(found: Patterns) -> list[str]:
         if found.causes:
             named = list(found.causes.items())
             more = f", {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            said = ", ".join(f"{name} {count}" for name, count in named[:_SHOWN])
+            said = ", ".join(f"{cause_label(name)} ({count})" for name, count in named[:_SHOWN])
             lines.append(f"first-ranked causes: {said}{more}")
         if found.not_diagnosed:
             lines.append(f"{plural(found.not_diagnosed, 'diverging sequence')} were not diagnosed")
         if found.growth is not None and found.jump is None:
-            lines.append(
-                f"drift at {found.watched_site} has no jump; its median in the last quarter of the positions "
-                f"is {found.growth:.3g} times that in the first"
-            )
+            line = growth_line(found.growth, found.watched_site).rstrip(".")
+            lines.append(f"{line[0].lower()}{line[1:]}; it has no jump")
     if found.jump is not None:
         lines.append(_jump(found.jump, found))
     return [plain(line) for line in lines]
+
+
+def cause_label(name: str) -> str:
+    """What a cause is called, by its id."""
+    return _LABELS.get(name, "no cause named" if name == "unknown" else name)
+
+
+def growth_line(growth: float, site: str) -> str:
+    """How drift changes along the positions, in a sentence.
+
+    Args:
+        growth: Median drift in the last quarter of the positions over that in the first.
+        site: Where.
+    """
+    if math.isfinite(growth) and 1 / STEADY <= growth <= STEADY:
+        told = "stays about as large along the positions"
+    else:
+        told = "grows along the positions" if growth > 1 else "becomes smaller along the positions"
+    return (
+        f"Drift at {site} {told}: its median in the last quarter of them is {number(growth)} times that in"
+        " the first."
+    )
 
 
 def _survival(found: Patterns) -> str:

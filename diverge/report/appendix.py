@@ -57,8 +57,8 @@ def _identities(verdict: Verdict, sources: tuple[Source, Source]) -> list[tuple[
 
 def _identity(reference: TraceRef, header: TraceHeader | None) -> dict[str, str]:
     found = {
-        "SHA-256 of the trace's header": reference.sha256_of_header,
-        "fingerprint, root digest": reference.fingerprint or "none",
+        "header of the trace": reference.sha256_of_header,
+        "fingerprint": reference.fingerprint or "none",
     }
     if header is None:
         return found
@@ -66,12 +66,14 @@ def _identity(reference: TraceRef, header: TraceHeader | None) -> dict[str, str]
     for name, key in _DIGESTS:
         digest = str(flat.get(key) or "")
         if digest and not digest.startswith(_UNAVAILABLE):
-            found[f"{name}, SHA-256"] = digest
+            found[name] = digest
     found["trace written by"] = f"rip {header.tool_version}"
     if header.row_hash:
-        found["row hash, sketch"] = f"{header.row_hash}, {header.sketch or 'none'}"
+        found["rows hashed and summarised with"] = f"{header.row_hash}, {header.sketch or 'none'}"
     checked = header.observer
-    found["observer check"] = checked.state + (f" ({checked.compared})" if checked.compared else "")
+    found["answer with and without recording"] = checked.state + (
+        f" ({checked.compared})" if checked.compared else ""
+    )
     return found
 
 
@@ -97,12 +99,12 @@ def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) ->
             again = side.replay(out=f"{source.side.lower()}-again.parquet")
             found.append((f"run {source.side} again: it must equal itself", again))
     found.append(_compare(verdict, place, a, b))
-    differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
-    found.append(("look at the differing tokens", shlex.join(["rip", "query", place.result, differing])))
+    if verdict.first_token is not None:
+        differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
+        found.append(("look at the differing tokens", shlex.join(["rip", "query", place.result, differing])))
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
         found.append(("look at the drift by layer", shlex.join(["rip", "query", place.result, by_layer])))
-    found.append(("write this document again", shlex.join(["rip", "report", place.result, "--force"])))
     return [(what, plain(command)) for what, command in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
@@ -12,6 +13,7 @@ from ..views.views import first_line, open_views
 from .appendix import appendix
 from .data import ResultData
 from .environment import where_it_ran
+from .glossary import glossary
 from .model import Postmortem
 from .pair import view_pair
 from .patterns import patterns
@@ -21,8 +23,6 @@ from .summary import next_step, summarise
 from .timeline import timeline
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...schemas.verdict import Verdict
     from .environment import WhereItRan
     from .model import PairView
@@ -61,19 +61,31 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
     verdict = data.verdict
     pairs = data.pairs(MAX_PAIRS_LISTED)
     pair_count = data.pair_count()
-    texts = (sources[0].token_text, sources[1].token_text)
     moved = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
     shown = (moved or pairs)[:MAX_PAIRS_SHOWN]
-    views = [view_pair(data, pair, texts, with_sites=index == 0) for index, pair in enumerate(shown)]
+    views = [view_pair(data, pair, sources, with_sites=index == 0) for index, pair in enumerate(shown)]
     shown_proofs = proofs(verdict)
     headline = verdict_words.headline(verdict)
     largest = verdict.max_abs_logit_diff
     agreement = verdict.agreement
     environment = where_it_ran(sources)
+    summary = summarise(verdict, sources, shown_proofs, shown[0].prompt if shown else None)
+    events = timeline(data, views[0] if views else None, sources)
+    not_seen = [*(source.missing for source in sources if source.missing), *_joined(verdict)]
+    findings = _findings(sources)
+    said = [
+        *(sentence.text for sentence in summary),
+        *(f"{event.title} {event.detail}" for event in events),
+        *(f"{level.where} {level.why}" for level in verdict.levels.values()),
+        *(line for cause in verdict.causes for line in (cause.label, *cause.evidence, *cause.missing)),
+        *not_seen,
+        *findings,
+    ]
     return Postmortem(
         title=words.plain(title) if title else headline,
         headline=headline,
-        summary=summarise(verdict, sources, shown_proofs, shown[0].prompt if shown else None),
+        summary=summary,
+        glossary=glossary(said),
         next_step=next_step(verdict, place, shown_proofs),
         verdict=verdict,
         place=place,
@@ -82,7 +94,7 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
         largest=verdict.max_abs_logprob_diff if largest is None else largest,
         facts=verdict_words.facts(verdict, sources[0].header, sources[1].header),
         environment=environment,
-        timeline=timeline(data, shown[0] if shown else None, sources),
+        timeline=events,
         text_sides=None if verdict.first_text is None else agreement_words.text_sides(verdict.first_text),
         agreement=None if agreement is None else agreement_words.agreement_rows(agreement),
         unique_line=None if agreement is None else agreement_words.unique_line(agreement),
@@ -95,18 +107,35 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
         site_count=len(data.sites),
         rules=group_by_rule(verdict.changes, MAX_CHANGES),
         change_count=len(verdict.changes),
-        not_seen=[*(source.missing for source in sources if source.missing), *verdict.not_seen],
-        findings=[
-            f"{source.side}: {finding}"
-            for source in sources
-            if source.header is not None
-            for finding in source.header.findings
-        ],
+        not_seen=not_seen,
+        findings=findings,
         appendix=appendix(
             verdict, place, sources, _left_out(verdict, data, pairs, views, moved, environment)
         ),
-        has_text=any(texts) or verdict.first_text is not None,
+        has_text=any(source.token_text for source in sources) or verdict.first_text is not None,
     )
+
+
+def _joined(verdict: Verdict) -> list[str]:
+    """What was not seen; what is so of both traces is said once."""
+    names = [Path(reference.path).name for reference in (verdict.a, verdict.b)]
+    found: dict[str, list[str]] = {}
+    for line in verdict.not_seen:
+        name = next((one for one in dict.fromkeys(names) if line.startswith(f"{one}: ")), "")
+        found.setdefault(line.removeprefix(f"{name}: ") if name else line, []).append(name)
+    return [
+        f"both traces: {line}" if len(of) > 1 else f"{of[0]}: {line}" if of[0] else line
+        for line, of in found.items()
+    ]
+
+
+def _findings(sources: tuple[Source, Source]) -> list[str]:
+    """What the traces say of themselves; what both say, once."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        for finding in [] if source.header is None else source.header.findings:
+            found.setdefault(finding, []).append(source.side)
+    return [f"{' and '.join(sides)}: {finding}" for finding, sides in found.items()]
 
 
 def _left_out(

@@ -35,6 +35,8 @@ class ResultData:
         self.verdict = read_verdict(folder)
         self._views = views
         self.sites = [SiteTotal(*row) for row in self._rows(_SITES_SQL)]
+        self.by_sketch = sum(site.by_sketch for site in self.sites)
+        """Sites that were compared by their sketches only, because their dtypes differ."""
         self.rows_with_sites: int = self._rows("SELECT count(*) FROM tokens WHERE sites_compared > 0")[0][0]
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -49,7 +51,7 @@ class ResultData:
         """The pairs, the verdict's first, then those that diverge, then those whose rows differ."""
         first = self.verdict.first_token or self.verdict.first_site
         wanted = (first.request_id, first.sample) if first else (None, None)
-        return [Pair(*row) for row in self._rows(_PAIRS_SQL, *wanted, limit)]
+        return [Pair(*row) for row in self._rows(_PAIRS_SQL, self.by_sketch, *wanted, limit)]
 
     def tokens(self, pair: int, first: int, stop: int) -> list[TokenRow]:
         """Positions `first` to `stop` (exclusive) of one pair."""
@@ -77,14 +79,12 @@ class ResultData:
         steps, margin_a, margin_b, drift = columns
         return Margins([number * width for number in steps], width, margin_a, margin_b, drift)
 
-    def candidates(self, pair: Pair) -> list[Candidate]:
-        """Both top-K lists at the first divergent token, the most likely on either side first."""
-        if pair.first_position is None:
-            return []
-        return [Candidate(*row) for row in self._rows(_CANDIDATES_SQL, pair.pair, pair.first_position)]
+    def candidates(self, pair: int, position: int) -> list[Candidate]:
+        """Both top-K lists where one token was chosen, the most likely on either side first."""
+        return [Candidate(*row) for row in self._rows(_CANDIDATES_SQL, pair, position)]
 
     def close_steps(self, pair: int, limit: int) -> list[TokenRow]:
-        """The generated steps whose margin in A is nearest to twice the drift, or below it, in order."""
+        """The generated steps whose margin in A is nearest to twice the drift, or below it, by step."""
         sql = (
             "SELECT * FROM (SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b,"
             " margin_a, margin_b, coalesce(max_abs_logit_diff, max_abs_logprob_diff) AS drift FROM tokens"
@@ -92,6 +92,16 @@ class ResultData:
             " ORDER BY margin_a - 2 * drift, position LIMIT ?) ORDER BY position"
         )
         return [TokenRow(*row) for row in self._rows(sql, pair, limit)]
+
+    def moved_steps(self, pair: int) -> int:
+        """Generated steps whose margin and drift are known, and whose numbers moved."""
+        return int(
+            self._rows(
+                "SELECT count(*) FROM tokens WHERE pair = ? AND step IS NOT NULL AND margin_a IS NOT NULL"
+                " AND coalesce(max_abs_logit_diff, max_abs_logprob_diff) > 0",
+                pair,
+            )[0][0]
+        )
 
     def layer_totals(self, pair: int) -> list[LayerTotal]:
         """Differing rows by layer, in execution order; sites outside the layers stand for themselves."""
@@ -124,10 +134,10 @@ class ResultData:
         after = rows[1] if len(rows) > 1 else (None, 0, 0)
         return Spread(
             at_origin=rows[0][1],
-            of_sites=rows[0][2],
+            of_sites=rows[0][2] + self.by_sketch,
             next_position=after[0],
             at_next=after[1],
-            of_next=after[2],
+            of_next=after[2] + self.by_sketch,
             last_label=last.label,
             last_position=reached[0],
             last_drift=reached[1],
@@ -176,7 +186,16 @@ class ResultData:
         self, pair: Pair, prompt_width: int, decode_width: int, partial: int
     ) -> dict[str, NDArray[Any]]:
         """Per bin of positions: how many have all sites compared, none, or all but `partial`."""
-        n = sum(not site.by_sketch for site in self.sites)
+        n = len(self.sites) - self.by_sketch
+        if not n:  # no hash tells which rows were computed, and rows of unlike dtypes are never equal
+            return self._columns(
+                f"SELECT {_BIN} AS bin, position >= $prompt AS decode, count(*) FILTER (position IN"
+                " (SELECT position FROM sites WHERE pair = $pair)) AS whole, 0 AS none, 0 AS partial,"
+                " count(*) AS positions FROM tokens WHERE pair = $pair GROUP BY ALL",
+                pair,
+                prompt_width,
+                decode_width,
+            )
         return self._columns(
             f"SELECT {_BIN} AS bin, position >= $prompt AS decode,"
             f" count(*) FILTER (sites_compared = {n}) AS whole,"
@@ -233,14 +252,16 @@ FROM named JOIN firsts USING (place) GROUP BY place ORDER BY min(site)
 
 _PAIRS_SQL = """
 WITH moved AS (SELECT pair, count(*) AS rows, min(position) AS first FROM sites GROUP BY pair)
-SELECT pair, any_value(request_id) AS request, any_value(sample) AS sample,
+SELECT pair, any_value(tokens.request_id) AS request, any_value(tokens.sample) AS sample,
        count(*), count(*) - count(step), count(*) FILTER (comparable),
        min(position) FILTER (NOT token_equal) AS first_position,
-       arg_min(step, position) FILTER (NOT token_equal), arg_min(token_a, position) FILTER (NOT token_equal),
-       arg_min(token_b, position) FILTER (NOT token_equal),
+       arg_min_null(step, position) FILTER (NOT token_equal),
+       arg_min_null(token_a, position) FILTER (NOT token_equal),
+       arg_min_null(token_b, position) FILTER (NOT token_equal),
        coalesce(any_value(moved.rows), 0) AS moved_rows, any_value(moved.first),
-       max(coalesce(max_abs_logit_diff, max_abs_logprob_diff))
-FROM tokens LEFT JOIN moved USING (pair) GROUP BY pair
+       max(coalesce(tokens.max_abs_logit_diff, max_abs_logprob_diff)),
+       sum(sites_compared) + count(*) FILTER (comparable) * ?, any_value(sequences.causes)
+FROM tokens LEFT JOIN moved USING (pair) LEFT JOIN sequences USING (pair) GROUP BY pair
 ORDER BY (request = ? AND any_value(tokens.sample) = ?) DESC NULLS LAST,
          first_position IS NULL, moved_rows = 0, pair
 LIMIT ?

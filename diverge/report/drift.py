@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..words import site_label
 from .axes import nice_ticks
 from .heat import (
     NO_DRIFT,
@@ -41,6 +42,8 @@ class Drift:
     layers: HeatMap
     sites: HeatMap | None
     depth: HeatMap | None
+    start: int
+    """Position at which the difference starts."""
     prompt_width: int
     """Positions in a column."""
     decode_width: int
@@ -67,27 +70,34 @@ def draw_drift(data: ResultData, pair: Pair, with_sites: bool) -> Drift | None:
     prompt_width = max(1, -(-min(pair.prompt, end) // PROMPT_COLUMNS))
     decode_width = max(1, -(-max(end - pair.prompt, 0) // DECODE_COLUMNS))
     scale = Scale.over(data.drift_range(pair.pair))
-    grid = _grid(data, pair, end, prompt_width, decode_width)
-    first_site = _first_site(data, pair)
+    start, first_site = _start(data, pair)
+    grid = _grid(data, pair, start, end, prompt_width, decode_width)
     return Drift(
         scale=scale,
         layers=_layer_map(data, pair, grid, scale, first_site),
         sites=_site_map(data, pair, grid, scale, first_site)
         if with_sites and len(data.sites) <= MAX_SITE_ROWS
         else None,
-        depth=_depth_map(data, pair, scale, first_site),
+        depth=_depth_map(data, pair, scale, start, first_site),
+        start=start,
         prompt_width=prompt_width,
         decode_width=decode_width,
     )
 
 
-def _first_site(data: ResultData, pair: Pair) -> int:
+def _start(data: ResultData, pair: Pair) -> tuple[int, int]:
+    """Position and site where the difference starts: the verdict's, which knows how a pass ran, else the
+    first row that differs."""
     assert pair.first_moved is not None
-    return min(data.drifts_at(pair.pair, pair.first_moved))
+    found = data.verdict.first_site
+    if found is not None and (found.request_id, found.sample) == (pair.request_id, pair.sample):
+        named = next((site.site for site in data.sites if site.label == site_label(found)), None)
+        if named in data.drifts_at(pair.pair, found.position):
+            return found.position, named
+    return pair.first_moved, min(data.drifts_at(pair.pair, pair.first_moved))
 
 
-def _grid(data: ResultData, pair: Pair, end: int, prompt_width: int, decode_width: int) -> _Grid:
-    assert pair.first_moved is not None
+def _grid(data: ResultData, pair: Pair, moved: int, end: int, prompt_width: int, decode_width: int) -> _Grid:
     prompt_columns = -(-min(pair.prompt, end) // prompt_width)
     decode_columns = -(-max(end - pair.prompt, 0) // decode_width)
     stub = STUB_COLUMNS if end < pair.positions else 0
@@ -112,7 +122,8 @@ def _grid(data: ResultData, pair: Pair, end: int, prompt_width: int, decode_widt
         if none == positions:
             values[:, column] = NOT_COMPUTED
         elif not whole:
-            values[partial, column] = NOT_COMPUTED if some + none == positions else NOT_KNOWN
+            lacking = partial if partial.any() else slice(None)
+            values[lacking, column] = NOT_COMPUTED if some + none == positions else NOT_KNOWN
     drifts = data.drift_bins(pair, prompt_width, decode_width)
     at = column_of(drifts["bin"], drifts["decode"])
     inside = at < count
@@ -124,7 +135,6 @@ def _grid(data: ResultData, pair: Pair, end: int, prompt_width: int, decode_widt
     ticks = [(i, str(i * prompt_width)) for i in nice_ticks(prompt_columns, 4)]
     ticks += [(prompt_columns + i, str(i * decode_width)) for i in nice_ticks(decode_columns, 12)]
     groups = [("prompt, by position", prompt_columns), ("generated, by step", decode_columns), ("", stub)]
-    moved = pair.first_moved
     first = (
         moved // prompt_width
         if moved < pair.prompt
@@ -221,15 +231,14 @@ def _layer_map(data: ResultData, pair: Pair, grid: _Grid, scale: Scale, first_si
     )
 
 
-def _depth_map(data: ResultData, pair: Pair, scale: Scale, first_site: int) -> HeatMap | None:
-    """Layers × kinds of site at the one position where the first row differs."""
-    assert pair.first_moved is not None
+def _depth_map(data: ResultData, pair: Pair, scale: Scale, start: int, first_site: int) -> HeatMap | None:
+    """Layers × kinds of site at the one position where the difference starts."""
     inside = [site for site in data.sites if site.layer is not None]
     kinds = list(dict.fromkeys(_kind(site) for site in inside))
     layers = sorted({site.layer for site in inside if site.layer is not None})
     if not inside or len(kinds) > 48 or len(kinds) * len(layers) > 2 * len(inside):
         return None
-    drifts = data.drifts_at(pair.pair, pair.first_moved)
+    drifts = data.drifts_at(pair.pair, start)
     values = np.full((len(kinds), len(layers)), NOT_COMPUTED, np.float32)
     mark = None
     for site in inside:

@@ -173,7 +173,7 @@ def _fact(header: TraceHeader, section: str, name: str) -> str:
     value = fact.value
     if isinstance(value, dict) and "version" in value:  # a package
         value = value["version"]
-    return _words(value)
+    return in_words(value)
 
 
 def _setting(header: TraceHeader, name: str) -> str:
@@ -181,7 +181,7 @@ def _setting(header: TraceHeader, name: str) -> str:
     for spelled in (name, name.replace("_", "-")):
         value = reading(header.lane.settings[spelled]) if spelled in header.lane.settings else None
         if value is not None:
-            return _words(value)
+            return in_words(value)
     return ""
 
 
@@ -201,9 +201,10 @@ def _settings(header: TraceHeader) -> dict[str, str]:
 
 def _said(setting: Setting) -> str:
     value = reading(setting)
-    return NOT_RECORDED if value is None else _words(value)
+    return NOT_RECORDED if value is None else in_words(value)
 
 
-def _words(value: object) -> str:
+def in_words(value: object) -> str:
+    """A value of a setting, as short as a table takes it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import MissingPackage
 from .. import verdict_words, words
+from . import pair_words
+from .compared import AGREEMENT, counted
+from .timeline import COUNTED
 
 if TYPE_CHECKING:
     import jinja2
@@ -38,6 +41,9 @@ def to_html(document: Postmortem) -> str:
         expected_to_differ=verdict_words.EXPECTED_TO_DIFFER,
         header_names=[name for name, _, _ in document.appendix.identities if "header" in name],
         max_requests=MAX_REQUESTS,
+        how_counted=COUNTED,
+        about_agreement=AGREEMENT,
+        level_words=verdict_words.LEVEL_WORDS,
     )
 
 
@@ -81,6 +87,13 @@ def _environment() -> jinja2.Environment:
         "pieces": words.pieces,
         "is_cut": verdict_words.is_cut,
         "level_note": verdict_words.level_note,
+        "counted": counted,
+        "candidates_place": pair_words.candidates_place,
+        "candidates_told": pair_words.candidates_told,
+        "close_steps_title": pair_words.close_steps_title,
+        "margin_line": pair_words.margin_line,
+        "no_drift_line": pair_words.no_drift_line,
+        "first_cause": pair_words.first_cause,
     }
     environment.globals["site_label"] = words.site_label
     environment.globals["request_name"] = words.request_name

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..verdict_words import is_cut
-from ..words import count, number, plural, request_name
+from ..words import count, number, plain, plural, request_name
+from .compared import AGREEMENT
 from .markdown_pair import pair_blocks
 from .markdown_text import block, code, fenced, fold, table, text
-from .markdown_top import MAX_FACT, opening, run_in, runs, timeline, two_sides
+from .markdown_top import MAX_FACT, opening, runs, split, timeline, two_sides
+from .pair_words import first_cause
+from .summary import told
 
 if TYPE_CHECKING:
     from .model import Postmortem, Proof
+    from .rows import Pair
 
 # Bounds that keep the text below what GitHub takes as one comment (65,536 characters).
 MAX_PAIRS = 40
@@ -25,15 +29,14 @@ def to_markdown(document: Postmortem) -> str:
     """The document as GitHub-flavoured Markdown."""
     blocks = [
         *opening(document),
+        *_causes(document),
         *timeline(document),
         *runs(document),
-        *_causes(document),
         *_texts(document),
         *_sequences(document),
         *(block for view in document.views[:1] for block in pair_blocks(document, view)),
         *_patterns(document),
         *_changes(document),
-        *_levels(document),
         *_not_seen(document),
         *_appendix(document),
     ]
@@ -41,24 +44,29 @@ def to_markdown(document: Postmortem) -> str:
 
 
 def _causes(document: Postmortem) -> list[str]:
-    causes = document.verdict.causes
+    causes = [] if told(document.verdict) else document.verdict.causes
     if not causes and not document.proofs:
         return []
-    blocks = ["## Causes"]
-    if causes:
+    blocks = ["## Causes"] if causes else ["## Experiments"]
+    if len(causes) > 1:
         blocks.append(
-            "Ranked by the evidence in the two traces. A cause is confirmed by the command below it or by an"
-            f" experiment, not by this list. {run_in(document)}"
+            "Ranked by the evidence in the two traces; a command or an experiment confirms, not this list."
         )
     for rank, cause in enumerate(causes, 1):
         blocks.append(f"### {rank}. {text(cause.label)} ({cause.confidence} confidence)")
         lines = [f"- {block(line)}" for line in cause.evidence]
         if cause.missing:
             lines.append(f"- Missing evidence: {'; '.join(text(line) for line in cause.missing)}")
+        command = None if cause.confirm is None else document.place.command(cause.confirm)
+        if command is not None and plain(command) == document.next_step.command:
+            lines.append("- To confirm or refute: the command under Next.")
+            command = None
         if lines:
             blocks.append("\n".join(lines))
-        if cause.confirm:
-            blocks += ["To confirm or refute:", fenced(document.place.command(cause.confirm))]
+        if command is not None:
+            blocks += ["To confirm or refute:", fenced(command)]
+            if cause.tells:
+                blocks.append(f"How to read it: {text(cause.tells)}.")
     for proof in document.proofs:
         blocks += _proof(proof)
     return blocks
@@ -96,7 +104,7 @@ def _texts(document: Postmortem) -> list[str]:
     agreement = document.verdict.agreement
     assert agreement is not None
     rows = [[text(cell) for cell in row] for row in document.agreement]
-    blocks += ["## Agreement", "With Wilson 95 % intervals. No hypothesis is tested."]
+    blocks += ["## Agreement", AGREEMENT]
     blocks.append(table(["what", "name", "share"], rows))
     if agreement.requests:
         shown = agreement.requests[:MAX_REQUESTS]
@@ -122,27 +130,33 @@ def _sequences(document: Postmortem) -> list[str]:
     if document.pair_count < 2:
         return []
     shown = document.pairs[:MAX_PAIRS]
-    rows = [
-        [
-            code(pair.request_id),
-            str(pair.sample),
-            count(pair.positions),
-            "–"
-            if pair.first_position is None
-            else f"prompt, {pair.first_position}"
-            if pair.first_step is None
-            else str(pair.first_step),
-            count(pair.rows_differing),
-            number(pair.max_logit_diff),
-        ]
-        for pair in shown
+    diagnosed = any(pair.causes for pair in shown)
+    columns: list[tuple[str, bool, list[str]]] = [
+        ("request", False, [code(pair.request_id) for pair in shown]),
+        ("sample", True, [str(pair.sample) for pair in shown if any(one.sample for one in shown)]),
+        ("positions", True, [count(pair.positions) for pair in shown]),
+        ("first divergent step", True, [_parts_at(pair) for pair in shown]),
+        ("rows differing", True, [count(pair.rows_differing) for pair in shown]),
+        (f"largest {document.kind} difference", True, [number(pair.max_logit_diff) for pair in shown]),
+        (
+            "cause ranked first",
+            False,
+            [text(first_cause(pair, document)) for pair in shown if diagnosed],
+        ),
     ]
-    heads = ["request", "sample", "positions", "first divergent step", "rows differing"]
-    heads.append(f"largest {document.kind} difference")
-    blocks = ["## Sequences", table(heads, rows, range(1, 6))]
+    columns = [column for column in columns if set(column[2]) - {"0", "–"}]
+    rows = [list(row) for row in zip(*(cells for _, _, cells in columns), strict=True)]
+    right = [index for index, (_, is_number, _) in enumerate(columns) if is_number]
+    blocks = ["## Sequences", table([head for head, _, _ in columns], rows, right)]
     if document.pair_count > len(shown):
         blocks.append(f"{plural(document.pair_count - len(shown), 'more sequence')} not listed.")
     return blocks
+
+
+def _parts_at(pair: Pair) -> str:
+    if pair.first_position is None:
+        return "–"
+    return f"prompt, position {pair.first_position}" if pair.first_step is None else str(pair.first_step)
 
 
 def _patterns(document: Postmortem) -> list[str]:
@@ -161,16 +175,9 @@ def _patterns(document: Postmortem) -> list[str]:
 
 
 def _changes(document: Postmortem) -> list[str]:
-    verdict = document.verdict
-    blocks = ["## Environment changes"]
     if not document.rules:
-        both = verdict.a.fingerprint and verdict.b.fingerprint
-        said = (
-            "The two fingerprints agree in every field that both hold."
-            if both
-            else "Not comparable: at least one of the traces carries no fingerprint."
-        )
-        return [*blocks, said]
+        return []
+    blocks = ["## Environment changes"]
     rows: list[list[str]] = []
     for group in document.rules:
         why = text(group.rule)
@@ -185,54 +192,45 @@ def _changes(document: Postmortem) -> list[str]:
     return blocks
 
 
-def _levels(document: Postmortem) -> list[str]:
-    rows = [
-        [name, level.state, text(level.where or "–"), text(level.why or "–")]
-        for name, level in document.verdict.levels.items()
-    ]
-    return ["## Levels", table(["level", "state", "first fails at", "why"], rows)]
-
-
 def _not_seen(document: Postmortem) -> list[str]:
-    blocks = []
-    for title, lines in (
-        ("## What was not seen", document.not_seen),
-        ("### Said by the traces themselves", document.findings),
-    ):
-        if lines:
-            blocks += [title, "\n".join(f"- {block(line)}" for line in lines[:MAX_NOTES])]
-            if len(lines) > MAX_NOTES:
-                blocks.append(f"{len(lines) - MAX_NOTES:,} more.")
-    return blocks
+    lines = [*document.not_seen, *document.findings]
+    if not lines:
+        return []
+    shown = "\n".join(f"- {block(line)}" for line in lines[:MAX_NOTES])
+    more = [f"{len(lines) - MAX_NOTES:,} more."] if len(lines) > MAX_NOTES else []
+    return ["## What was not seen", shown, *more]
 
 
 def _appendix(document: Postmortem) -> list[str]:
     found = document.appendix
-    blocks = ["## Appendix", "### Reproduce", run_in(document)]
+    blocks = ["## To reproduce"]
     blocks.append(fenced("\n".join(f"# {what}\n{command}" for what, command in found.commands)))
-    blocks += ["### Identities", two_sides(found.identities)]
-    if found.envelopes:
-        shown = found.envelopes[:MAX_ENVELOPES]
-        rows = [[code(name), code(one), code(other)] for name, one, other in shown]
-        title = f"SHA-256 of {len(shown):,} of {plural(len(found.envelopes), 'envelope')}"
-        blocks.append(fold(title, table(["request", "A", "B"], rows)))
-    left_out = [*found.left_out, *_left_out(document)]
-    if left_out:
-        blocks += ["### Left out of this document", "\n".join(f"- {block(line)}" for line in left_out)]
+    differing, equal = split(found.identities)
+    other, alike = split([(f"request {name}", a, b) for name, a, b in found.envelopes[:MAX_ENVELOPES]])
+    lines = [
+        f"Equal in both: {' · '.join(f'{text(name)} {code(value)}' for name, value in [*equal, *alike])}"
+    ]
+    if (hidden := len(found.envelopes) - MAX_ENVELOPES) > 0:
+        lines.append(f"{plural(hidden, 'more request')} not listed.")
+    differing += other
+    tables = [two_sides(differing)] if differing else []
+    blocks.append(fold("Digests (SHA-256) of traces, model and requests", *tables, *lines))
+    left_out = "; ".join(text(line) for line in [*found.left_out, *_left_out(document)])
     tool = document.verdict.tool_version
     blocks.append(
         f"Compared {text(document.verdict.created)} and written by rip {text(tool)} from"
         f" {code(document.place.result)}. It holds prompt and output text"
         f"{'' if document.has_text else ' as token ids'}; treat it as you treat the requests."
+        f" Not in it: {left_out}."
     )
     return blocks
 
 
 def _left_out(document: Postmortem) -> list[str]:
     """What the HTML form shows and this one does not."""
-    found = ["pictures with values: the HTML form has them"]
+    found = ["pictures with values"]
     if len(document.views) > 1:
-        found.append(f"details of {plural(len(document.views) - 1, 'further sequence')}: likewise")
+        found.append(f"details of {plural(len(document.views) - 1, 'further sequence')}")
     if document.site_count:
-        found.append(f"totals of {plural(document.site_count, 'site')}: likewise, or table site_totals")
-    return found
+        found.append(f"totals of {plural(document.site_count, 'site')}")
+    return [*found[:-1], f"{found[-1]} (the HTML form has them)"]

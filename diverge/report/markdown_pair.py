@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..words import bar, count, does, drift_cell, logit, number, percent, plural
+from ..words import bar, does, drift_cell, logit, number, percent, plain, plural
 from .heat import NOT_COMPUTED, NOT_KNOWN, SIZE_UNKNOWN
-from .markdown_text import code, flowing, fold, html, table, text
+from .markdown_text import block, code, flowing, html, table, text
+from .pair_words import candidates_place, candidates_told, close_steps_title, margin_line, no_drift_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,13 +19,14 @@ if TYPE_CHECKING:
     from .drift import Drift
     from .heat import HeatMap, Scale
     from .model import PairView, Postmortem, SideText, Token
+    from .rows import LayerTotal
 
 # Bounds that keep the text below what GitHub takes as one comment (65,536 characters).
 TOKENS_BEFORE = 120
 TOKENS_AFTER = 100
 PROMPT_TOKENS = 200
-MAX_CANDIDATES = 8
-MAX_LAYERS = 48
+MAX_LINES = 10
+"""Lines of the map that stand for layers."""
 MAP_COLUMNS = 96
 BAR = 10
 """Characters of the longest bar."""
@@ -43,19 +46,23 @@ def _outputs(document: Postmortem, view: PairView) -> list[str]:
         blocks.append(f"All {pair.positions:,} tokens are equal.")
     else:
         close = f" {text(view.close_call)}" if view.close_call else ""
-        marked = "The first divergent token is bold."
-        blocks.append(f"The first {pair.first_position:,} tokens are equal. {marked}{close}")
+        equal = f"{plural(pair.first_position, 'token')} {does(pair.first_position, 'are')} equal"
+        blocks.append(f"The first {equal}. The first divergent token is bold.{close}")
+    if view.sampling:
+        blocks.append(text(view.sampling))
     if view.prompt:
         shown = view.prompt[-PROMPT_TOKENS:]
         hidden = view.prompt_left_out + len(view.prompt) - len(shown)
         title = plural(pair.prompt, "prompt token") + (f", the last {len(shown)}" if hidden else "")
-        blocks.append(fold(f"Prompt: {title}", _quoted(shown, "", "")))
+        # In one HTML block, which takes one line.
+        quoted = _quoted(shown, "", "")
+        blocks.append(f"<details><summary>Prompt: {html(title)}</summary>{quoted}</details>")
     if pair.first_position is None:
         blocks.append(_output(view.a, view, None))
         return blocks
     sides = (("A", view.a, document.verdict.a.lane), ("B", view.b, document.verdict.b.lane))
     for name, side, lane in sides:
-        blocks += [f"**{name}** ({text(lane)})", _output(side, view, pair.first_position)]
+        blocks.append(f"<p><b>{name}</b> ({text(lane)})</p>{_output(side, view, pair.first_position)}")
     return blocks
 
 
@@ -86,17 +93,15 @@ def _quoted(tokens: list[Token], before: str, after: str) -> str:
 
 def _candidates(view: PairView) -> list[str]:
     if not view.candidates:
-        return []
-    pair = view.pair
-    where = f"position {pair.first_position}" if pair.first_step is None else f"step {pair.first_step}"
+        return [block(view.sampler)] if view.sampler else []
     rows = []
-    for item, pieces in view.candidates[:MAX_CANDIDATES]:
+    for item, pieces in view.candidates:
         moved = None
         if item.logit_a is not None and item.logit_b is not None:
             moved = item.logit_b - item.logit_a
         elif item.logprob_a is not None and item.logprob_b is not None:
             moved = item.logprob_b - item.logprob_a
-        chosen = "A" * item.chosen_a + "B" * item.chosen_b
+        chosen = " and ".join(["A"] * item.chosen_a + ["B"] * item.chosen_b)
         rows.append(
             [
                 code("".join(part for _, part in pieces)),
@@ -110,7 +115,8 @@ def _candidates(view: PairView) -> list[str]:
             ]
         )
     heads = ["token", "id", "probability in A", "in B", "logit in A", "in B", "B − A", "chosen by"]
-    return [f"### Candidates at {where}", table(heads, rows, (1, 4, 5, 6))]
+    told = " ".join(filter(None, (candidates_told(view), view.sampler)))
+    return [f"### Candidates at {candidates_place(view)}", text(told), table(heads, rows, (1, 4, 5, 6))]
 
 
 def _bar(logprob: float | None, largest: float) -> str:
@@ -121,13 +127,6 @@ def _bar(logprob: float | None, largest: float) -> str:
 def _margins(document: Postmortem, view: PairView) -> list[str]:
     if view.plot is None or not view.close_steps:
         return []
-    unit = "step" if view.plot.bin_width == 1 else f"{view.plot.bin_width}-step group"
-    risky = plural(view.plot.risky, unit)
-    said = (
-        f"Where the drift reaches half the margin, rounding can flip the choice: that is so at {risky}."
-        if view.plot.risky
-        else "The drift stays below half the margin at every step."
-    )
     rows = [
         [
             str(row.step),
@@ -139,61 +138,94 @@ def _margins(document: Postmortem, view: PairView) -> list[str]:
         for row in view.close_steps
     ]
     heads = ["step", "margin in A", "margin in B", f"largest {document.kind} difference", "tokens"]
-    return ["### Margin and drift", f"{said} The steps nearest to a flip:", table(heads, rows, range(4))]
+    heading, told = "### Margin and drift", margin_line(view)
+    if not view.plot.risky:
+        return [heading, text(told)]
+    return [heading, text(f"{told} {close_steps_title(view)}:"), table(heads, rows, range(4))]
 
 
 def _drift(document: Postmortem, view: PairView) -> list[str]:
+    heading = "### Drift inside the model"
     if view.drift is None:
-        if not document.sites:
-            said = "No site was captured in both traces, so what happened inside the model was not seen."
-        else:
-            said = "No row of this sequence differs."
-        return ["### Drift inside the model", said]
-    shown = view.layers[:MAX_LAYERS]
-    rows = [
-        [
-            text(row.name),
-            count(row.rows),
-            str(row.first_position),
-            drift_cell(row.drift_first),
-            drift_cell(row.drift_max),
-            code(row.site_max),
-        ]
-        for row in shown
-    ]
-    heads = ["layer", "rows differing", "first position", "largest drift there", "largest drift", "at site"]
-    title = f"By layer: {len(shown)} of {plural(len(view.layers), 'layer')} with a differing row"
+        equal = bool(view.pair.rows_compared) and view.first_logits is None  # as the count above says
+        return [] if equal else [heading, text(no_drift_line(document, view))]
+    moved = view.pair.rows_differing
     return [
-        "### Drift inside the model",
-        f"{plural(view.pair.rows_differing, 'row')} of this sequence"
-        f" {does(view.pair.rows_differing, 'differ')}. The largest relative drift in"
-        " each layer, positions from left to right:",
-        _map(view.drift),
-        fold(title, table(heads, rows, (1, 2, 3, 4))),
+        heading,
+        f"{plural(moved, 'row')} of this sequence {does(moved, 'differ')}. A line for each layer, positions"
+        " from left to right; behind it the largest relative difference ‖a − b‖ / max(‖a‖, ‖b‖) in it, and"
+        " the site where:",
+        _map(view.drift, view.layers),
     ]
 
 
-def _map(found: Drift) -> str:
-    """Layers × positions, a character a cell."""
+def _map(found: Drift, layers: list[LayerTotal]) -> str:
+    """Layers × positions, a character a cell; runs of layers share a line where there are many."""
     heat = found.layers
     values = np.frombuffer(base64.b64decode(heat.data["values"]), "<f4").reshape(len(heat.row_tops), -1)
     per = max(1, -(-values.shape[1] // MAP_COLUMNS))
-    names = _names(heat)
-    width = max(len(name) for name in names)
-    lines = [
-        f"{'':>{width}} {_bands(heat, per)}",
-    ]
-    lines += [
-        f"{name:>{width}} {_line(row, per, found.scale)}".rstrip()
-        for name, row in zip(names, values, strict=True)
-    ]
+    largest = {layer.name: layer for layer in layers}
+    groups = _groups(_names(heat), [bool((row == 0).all()) for row in values[:, : _compared(values)]])
+    width = max(len(name) for name, _ in groups)
+    lines = [f"{'':>{width}} {_bands(heat, per)}"]
+    for name, members in groups:
+        told = [largest[one] for one in (_names(heat)[index] for index in members) if one in largest]
+        top = max(told, key=lambda layer: _size(layer.drift_max), default=None)
+        cells = "".join(
+            _cells(values[members], start, per, found.scale) for start in range(0, values.shape[1], per)
+        )
+        behind = "" if top is None else f" {drift_cell(top.drift_max)} {plain(top.site_max)}"
+        lines.append(f"{name:>{width}} {cells}{behind}".rstrip())
     low, high = f"1e{found.scale.low}", f"1e{found.scale.high}"
-    legend = (
-        f"{_SHADES} {low} to {high} (logarithmic); · equal; ? size not known; ! NaN; blank: not comparable"
-    )
+    legend = f"{_SHADES} {low} to {high} (logarithmic); · equal; {_other_marks(values)}blank: not compared"
     if per > 1:
         legend += f"; a character stands for the largest of {per} columns"
     return "<pre>" + html("\n".join([*lines, "", legend])) + "</pre>"
+
+
+def _size(drift: float | None) -> float:
+    return math.inf if drift is None or math.isnan(drift) else drift
+
+
+def _compared(values: NDArray[np.float32]) -> int:
+    """Columns up to the last in which anything was compared."""
+    seen = np.flatnonzero(~np.isin(values, (NOT_COMPUTED, NOT_KNOWN)).all(axis=0))
+    return int(seen[-1]) + 1 if len(seen) else 0
+
+
+def _groups(names: list[str], equal: list[bool]) -> list[tuple[str, list[int]]]:
+    """Lines of the map and the rows each stands for: neighbours that are equal throughout together, and
+    neighbouring layers where there are many.
+
+    Args:
+        names: Of the rows: `layer 3`, or a site outside the layers.
+        equal: Whether nothing differs in a row.
+    """
+    numbered = sum(name.startswith("layer ") and not same for name, same in zip(names, equal, strict=True))
+    size = max(1, -(-numbered // MAX_LINES))
+    found: list[list[int]] = []
+    for index, name in enumerate(names):
+        last = found[-1] if found else []
+        alike = bool(last) and equal[index] and equal[last[-1]]
+        layers = bool(last) and all(one.startswith("layer ") for one in (name, names[last[-1]]))
+        if alike or (layers and not equal[index] and not equal[last[-1]] and len(last) < size):
+            last.append(index)
+        else:
+            found.append([index])
+    return [(_joined(names[members[0]], names[members[-1]]), members) for members in found]
+
+
+def _joined(first: str, last: str) -> str:
+    if first == last:
+        return first
+    layers = first.startswith("layer ") and last.startswith("layer ")
+    return f"layers {first[6:]}–{last[6:]}" if layers else f"{first} … {last}"
+
+
+def _other_marks(values: NDArray[np.float32]) -> str:
+    """The legend of marks that are rare, where the map has them."""
+    unknown = "? size not known; " if (values == SIZE_UNKNOWN).any() else ""
+    return unknown + ("! not finite; " if not np.isfinite(values).all() else "")
 
 
 def _bands(heat: HeatMap, per: int) -> str:
@@ -211,8 +243,8 @@ def _names(heat: HeatMap) -> list[str]:
     return [str(name)[:28] for name in heat.data["rows"]]
 
 
-def _line(row: NDArray[np.float32], per: int, scale: Scale) -> str:
-    return "".join(_cell(row[start : start + per], scale) for start in range(0, len(row), per))
+def _cells(rows: NDArray[np.float32], start: int, per: int, scale: Scale) -> str:
+    return _cell(rows[:, start : start + per], scale)
 
 
 def _cell(values: NDArray[np.float32], scale: Scale) -> str:

@@ -1,13 +1,15 @@
-"""How a postmortem in Markdown begins: its sentences, the timeline, and the two runs."""
+"""How a postmortem in Markdown begins: its sentences, the levels, the timeline, and the two runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...schemas.claim import LEVELS
-from ..verdict_words import EXPECTED_TO_DIFFER
-from ..words import does, number, plural
-from .markdown_text import code, fenced, table, text
+from ..verdict_words import EXPECTED_TO_DIFFER, LEVEL_WORDS
+from ..words import plural
+from .compared import counted
+from .markdown_text import block, code, fenced, table, text
+from .timeline import COUNTED
 
 if TYPE_CHECKING:
     from .model import Postmortem
@@ -22,22 +24,38 @@ MAX_SETTING = 60
 
 def opening(document: Postmortem) -> list[str]:
     """Title, sentences, the next step and the levels."""
-    marks = {"holds": "✅ holds", "fails": "❌ fails"}
-    levels = document.verdict.levels
-    states = [marks.get(levels[name].state, f"– {levels[name].state}") for name in LEVELS]
     return [
         f"# {text(document.title)}",
         *([f"**{text(document.headline)}**"] if document.title != document.headline else []),
         *(f"**{sentence.about}.** {text(sentence.text)}" for sentence in document.summary),
         *_next_step(document),
-        table(list(LEVELS), [states]),
+        _levels(document),
+        *_glossary(document),
     ]
+
+
+def _glossary(document: Postmortem) -> list[str]:
+    said = "; ".join(f"*{text(word)}*: {text(meaning)}" for word, meaning in document.glossary)
+    return [f"Words used here. {said}."] if said else []
 
 
 def _next_step(document: Postmortem) -> list[str]:
     step = document.next_step
     said = [f"**Next.** {text(step.text)}"]
-    return said if step.command is None else [*said, fenced(step.command), run_in(document)]
+    if step.command is None:
+        return said
+    read = f"How to read it: {text(step.tells)}. " if step.tells else ""
+    return [*said, fenced(step.command), f"{read}{run_in(document)}"]
+
+
+def _levels(document: Postmortem) -> str:
+    marks = {"holds": "✅ holds", "fails": "❌ fails"}
+    rows = []
+    for name in LEVELS:
+        level = document.verdict.levels[name]
+        said = "; ".join(text(one) for one in (level.where, level.why) if one)
+        rows.append([f"{name}: {LEVEL_WORDS[name]}", marks.get(level.state, f"– {level.state}"), said or "–"])
+    return table(["level", "state", "where it first fails, and why"], rows)
 
 
 def timeline(document: Postmortem) -> list[str]:
@@ -52,43 +70,52 @@ def timeline(document: Postmortem) -> list[str]:
         ]
         for event in document.timeline
     ]
-    return ["## Timeline of evidence", table(["when", "what", "evidence"], rows)]
+    return ["## Timeline of evidence", COUNTED, table(["when", "what", "evidence"], rows)]
 
 
 def runs(document: Postmortem) -> list[str]:
-    """The two traces, where they ran, and how much was compared."""
-    compared = document.verdict.compared
-    said = (
-        f"{plural(compared.sequences, 'sequence')} compared, {compared.sequences_diverging:,} diverging;"
-        f" {plural(compared.positions, 'position')} with an equal token prefix;"
-        f" {plural(compared.rows, 'row')} at {plural(compared.sites, 'site')} compared by hash,"
-        f" {compared.rows_differing:,} {does(compared.rows_differing, 'differ')};"
-        f" largest {document.kind} difference {number(document.largest)}."
-    )
-    if compared.texts:
-        differing = compared.texts_differing or 0
-        said += (
-            f" {plural(compared.texts, 'text')} compared as text, {differing:,} {does(differing, 'differ')}."
-        )
-    return ["## The two runs", two_sides(document.facts), said, *_where_it_ran(document)]
-
-
-def _where_it_ran(document: Postmortem) -> list[str]:
+    """The two traces, where they ran, and how much was compared; only what differs is a table."""
     found = document.environment
-    if not found.rows:
-        return []
-    lines = [
-        f"{what}, equal in both: "
-        + " · ".join(f"{text(name)} {code(value[:MAX_SETTING])}" for name, value in settings[:MAX_SETTINGS])
-        for what, settings in (("Settings", found.equal), ("Sampling", found.sampling))
-        if settings
+    lists = (found.rows, found.equal, found.unknown)
+    differing, equal = split([*document.facts, *found.rows[:MAX_SETTINGS]])
+    telling = [row for row in differing if row[0] not in EXPECTED_TO_DIFFER]
+    expected = [
+        f"{text(name)} {code(a)} and {code(b)}" for name, a, b in differing if (name, a, b) not in telling
     ]
+    equal += found.equal[:MAX_SETTINGS]
+    lines = [f"- A and B: {' · '.join(expected)}"] if expected else []
+    if equal:
+        lines.append(f"- Equal in both: {' · '.join(_short(*one) for one in equal)}")
     if found.unknown:
-        lines.append("Not recorded: " + " · ".join(text(name) for name in found.unknown[:MAX_SETTINGS]))
-    lists = (found.rows, found.equal, found.sampling, found.unknown)
+        lines.append("- Not recorded: " + " · ".join(text(name) for name in found.unknown[:MAX_SETTINGS]))
     if hidden := sum(max(len(one) - MAX_SETTINGS, 0) for one in lists):
-        lines.append(f"{plural(hidden, 'more setting')} not listed.")
-    return ["### Where it ran", two_sides(found.rows[:MAX_SETTINGS]), *lines]
+        lines.append(f"- {plural(hidden, 'more setting')} not listed.")
+    shown = [two_sides(telling)] if telling else []
+    lines += [f"- {line}" for line in (block(counted(document)), *_no_change(document))]
+    return ["## The two runs, and where they ran", *shown, "\n".join(lines)]
+
+
+def _short(name: str, value: str) -> str:
+    return f"{text(name)} {code(value[:MAX_SETTING])}"
+
+
+def _no_change(document: Postmortem) -> list[str]:
+    """Where no section speaks of changes of the environment."""
+    if document.rules:
+        return []
+    both = document.verdict.a.fingerprint and document.verdict.b.fingerprint
+    return [
+        "The two fingerprints (readings of the environment) agree in every field that both hold."
+        if both
+        else "Whether the environment changed is not known: a trace carries no fingerprint (rip fingerprint)."
+    ]
+
+
+def split(
+    rows: list[tuple[str, str, str]],
+) -> tuple[list[tuple[str, str, str]], list[tuple[str, str]]]:
+    """Rows that differ, and names with values of those that do not."""
+    return [row for row in rows if row[1] != row[2]], [(row[0], row[1]) for row in rows if row[1] == row[2]]
 
 
 def two_sides(rows: list[tuple[str, str, str]]) -> str:

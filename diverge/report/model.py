@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .environment import WhereItRan
     from .patterns import Pattern
     from .plot import Plot
-    from .rows import Candidate, LayerTotal, Pair, SiteTotal, TokenRow
+    from .recorded import Recorded
+    from .rows import Candidate, FirstLogits, LayerTotal, Pair, SiteTotal, TokenRow
     from .sources import Place, Source
 
 
@@ -33,6 +34,8 @@ class NextStep:
 
     text: str
     command: str | None = None
+    tells: str | None = None
+    """How to read what the command gives."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,28 @@ class PairView:
     b: SideText
     before_left_out: int
     after_left_out: int
+    recorded: tuple[Recorded | None, Recorded | None]
+    """What the two traces themselves say of it; None where a trace was not read."""
+    prompts_differ: bool
+    first_logits: FirstLogits | None
+    """The first token that was chosen from unlike logits."""
+    candidates_at: int | None
+    """Position of the token whose candidates are shown."""
     candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
+    """The likeliest ones and the chosen ones."""
     more_candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
     """Folded."""
+    sampler: str | None
+    """What the samplers saw there, in a sentence."""
+    sampling: str | None
+    """The sampling fields that were stated, in a sentence."""
     largest_logprob: float
     close_call: str | None
     """What margin and drift at the divergence say together."""
     close_steps: list[TokenRow]
     """The steps whose margin is nearest to the drift, in order of steps."""
+    moved_steps: int
+    """All steps that could have been among them."""
     layers: list[LayerTotal]
     """The heat map in words: a row per layer."""
     plot: Plot | None
@@ -153,6 +170,8 @@ class Postmortem:
     headline: str
     summary: list[Sentence]
     next_step: NextStep
+    glossary: list[tuple[str, str]]
+    """Special words that occur, with their meanings."""
     verdict: Verdict
     place: Place
     sources: tuple[Source, Source]

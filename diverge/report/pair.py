@@ -9,10 +9,12 @@ from .. import verdict_words, words
 from .drift import draw_drift
 from .model import PairView, SideText, Token
 from .plot import draw_margins
+from .recorded import recorded, sampler_line, sampling_line
 
 if TYPE_CHECKING:
     from .data import ResultData
-    from .rows import Pair, TokenRow
+    from .rows import Candidate, FirstLogits, Pair, TokenRow
+    from .sources import Source
 
 PROMPT_TOKENS = 400
 TOKENS_BEFORE = 160
@@ -22,23 +24,26 @@ TOKENS_EQUAL = 600
 """Generated tokens shown where all are equal."""
 FOLDED_TOKENS = 800
 MARGIN_BINS = 400
-CANDIDATES = 8
-"""Candidates shown at the divergence; less likely ones are folded."""
-CLOSE_STEPS = 8
+CANDIDATES = 4
+"""Likeliest candidates shown at the divergence, beside those that were chosen; the others are folded."""
+CLOSE_STEPS = 4
+NEAR_TIE = "near-tie"
+"""Id of the cause that lets a small margin be called a near tie."""
 
 Texts = tuple[dict[str, str], dict[str, str]]
 """Token id (as a string) → text, of A and B."""
 
 
-def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> PairView:
+def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with_sites: bool) -> PairView:
     """Read and lay out one pair.
 
     Args:
         data: The opened result folder.
         pair: Which pair.
-        texts: Token texts of both sides.
+        sources: Both traces, for token texts and what only they hold.
         with_sites: Also draw the map of every site.
     """
+    texts = (sources[0].token_text, sources[1].token_text)
     parts_at = pair.first_position
     start = pair.prompt if parts_at is None or parts_at >= pair.prompt else 0
     middle, stop = start, start + TOKENS_EQUAL
@@ -51,9 +56,13 @@ def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> P
     prompt = [row for row in rows if prompt_from <= row.position < start]
     folded = [row for row in rows if folded_from <= row.position < middle]
     shown = [row for row in rows if middle <= row.position]
-    candidates = data.candidates(pair)
-    described = [(item, _pieces(item.token_id, {**texts[1], **texts[0]})) for item in candidates]
-    logprobs = [value for item in candidates for value in (item.logprob_a, item.logprob_b)]
+    logits = data.first_logits(pair.pair)
+    chosen_at = _chosen_at(pair, logits)
+    listed = [] if chosen_at is None else data.candidates(pair.pair, chosen_at)
+    candidates, others = _split(listed, most_moved=parts_at is None)
+    sides = recorded(sources[0], pair, chosen_at), recorded(sources[1], pair, chosen_at)
+    known = {**texts[1], **texts[0]}
+    logprobs = [value for item in listed for value in (item.logprob_a, item.logprob_b)]
     plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
     drift = draw_drift(data, pair, with_sites)
     maps = [] if drift is None else [drift.layers, drift.sites, drift.depth]
@@ -68,13 +77,22 @@ def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> P
         b=_side(folded, shown, "b", texts[1], parts_at),
         before_left_out=folded_from - start,
         after_left_out=pair.positions - stop,
-        candidates=described[:CANDIDATES],
-        more_candidates=described[CANDIDATES:],
+        recorded=sides,
+        prompts_differ=parts_at is not None and _in_prompt(pair),
+        first_logits=logits,
+        candidates_at=chosen_at,
+        candidates=[(item, _pieces(item.token_id, known)) for item in candidates],
+        more_candidates=[(item, _pieces(item.token_id, known)) for item in others],
+        sampler=sampler_line(sides, sources, listed),
+        sampling=sampling_line(pair.request_id, sources),
         largest_logprob=max(
             (value for value in logprobs if value is not None and math.isfinite(value)), default=0.0
         ),
-        close_call=None if at is None else verdict_words.close_call(at.margin_a, at.drift, by_logprob),
+        close_call=None
+        if at is None
+        else verdict_words.close_call(at.margin_a, at.drift, by_logprob, NEAR_TIE in _causes(data, pair)),
         close_steps=data.close_steps(pair.pair, CLOSE_STEPS),
+        moved_steps=data.moved_steps(pair.pair),
         layers=data.layer_totals(pair.pair),
         plot=plot,
         drift=drift,
@@ -84,6 +102,48 @@ def view_pair(data: ResultData, pair: Pair, texts: Texts, with_sites: bool) -> P
             "maps": [{"id": item.id, **item.data} for item in maps if item is not None],
             "sites": [site.label for site in data.sites] if drift is not None else [],
         },
+    )
+
+
+def _causes(data: ResultData, pair: Pair) -> list[str]:
+    """Ids of the causes of a pair; the verdict's are those of the pair that it speaks of."""
+    first = data.verdict.first_token
+    if first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample):
+        return [cause.id for cause in data.verdict.causes]
+    return (pair.causes or "").split(", ")
+
+
+def _in_prompt(pair: Pair) -> bool:
+    """The tokens part inside a prompt: nobody chose them."""
+    return pair.first_step is None and pair.token_a is not None and pair.token_b is not None
+
+
+def _chosen_at(pair: Pair, logits: FirstLogits | None) -> int | None:
+    """Position of the token whose candidates are shown: the first that both chose and chose unlike, else
+    the first whose logits differ where no row before tells why. None: there is no such choice."""
+    if pair.first_position is not None:
+        ended = pair.token_a is None or pair.token_b is None  # one side chose nothing there
+        return None if ended or _in_prompt(pair) else pair.first_position
+    if logits is None or (pair.first_moved is not None and pair.first_moved < logits.position):
+        return None  # where the difference arises is seen inside the model
+    return logits.position
+
+
+def _split(listed: list[Candidate], most_moved: bool) -> tuple[list[Candidate], list[Candidate]]:
+    """The candidates that are shown, and those that are folded away.
+
+    Args:
+        listed: The likeliest first.
+        most_moved: The one that moved most is shown too: no choice tells what happened.
+    """
+    moves = [abs((one.logit_b or 0.0) - (one.logit_a or 0.0)) for one in listed]
+    top = moves.index(max(moves)) if most_moved and moves else -1
+    shown = [
+        place < CANDIDATES or one.chosen_a or one.chosen_b or place == top for place, one in enumerate(listed)
+    ]
+    return (
+        [one for one, here in zip(listed, shown, strict=True) if here],
+        [one for one, here in zip(listed, shown, strict=True) if not here],
     )
 
 

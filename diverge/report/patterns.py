@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..comparison.agreement_words import proportion
-from ..words import drift, number, plain, plural, request_name
+from ..patterns.words import MANY, cause_label, growth_line
+from ..words import drift, plain, plural, request_name
 from .axes import Frame, Ticks, nice_ticks
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)
 MAX_RATES = 40
 MAX_GROUPS = 8
-FEWEST_SEQUENCES = 2
-"""With one sequence there is no pattern."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,20 @@ class Pattern:
 
 
 def patterns(verdict: Verdict, data: ResultData) -> list[Pattern]:
-    """The patterns that a result holds; none with a single sequence."""
+    """The patterns that a result holds; of few sequences only a jump, for shares of so few say nothing."""
     found = verdict.patterns
-    if found is None or found.sequences < FEWEST_SEQUENCES:
+    if found is None:
         return []
-    return [*_survival(found), *_rates(data), *_groups(data), *_causes(found, verdict), *_growth(found)]
+    growth = _growth(found)
+    if found.sequences < MANY:
+        return growth if found.jump is not None else []
+    if not found.diverging.count:
+        return growth
+    return [*_survival(found), *_rates(data), *_groups(data), *_causes(found), *growth]
 
 
 def _survival(found: Patterns) -> list[Pattern]:
-    lede = f"Diverging: {proportion(found.diverging)}, with its Wilson 95 % interval."
+    lede = f"Diverging: {proportion(found.diverging)}; in brackets the 95 % interval (Wilson)."
     if found.survival:
         half = (
             f"At step {found.half_at} at most half still agree."
@@ -133,10 +137,9 @@ def _groups(data: ResultData) -> list[Pattern]:
     return [Pattern("Groups that diverge unequally often", lede, heads, rows)]
 
 
-def _causes(found: Patterns, verdict: Verdict) -> list[Pattern]:
+def _causes(found: Patterns) -> list[Pattern]:
     if not found.causes:
         return []
-    labels = {cause.id: cause.label for cause in verdict.causes}
     ranked = sorted(found.causes.items(), key=lambda item: -item[1])
     notes = (
         [f"{plural(found.not_diagnosed, 'more diverging sequence')} not diagnosed: there are too many."]
@@ -148,7 +151,7 @@ def _causes(found: Patterns, verdict: Verdict) -> list[Pattern]:
             title="First-ranked cause of each diverging sequence",
             lede="",
             heads=["cause", "sequences"],
-            rows=[[plain(labels.get(cause, cause)), f"{count:,}"] for cause, count in ranked],
+            rows=[[plain(cause_label(cause)), f"{count:,}"] for cause, count in ranked],
             notes=notes,
         )
     ]
@@ -159,13 +162,10 @@ def _growth(found: Patterns) -> list[Pattern]:
         return []
     said = []
     if found.growth is not None:
-        said.append(
-            f"In the last quarter of the positions the median drift of {plain(found.watched_site)} is"
-            f" {number(found.growth)} times that of the first quarter."
-        )
+        said.append(growth_line(found.growth, plain(found.watched_site)))
     jump = found.jump
     if jump is None:
-        said.append("No jump: it grows steadily, or there is too little of it to tell.")
+        said.append("It has no jump: at no position it leaves the range of the positions before.")
     else:
         at = (
             f"position {jump.position}"
@@ -175,7 +175,7 @@ def _growth(found: Patterns) -> list[Pattern]:
         said.append(
             f"It jumps in {plural(found.jumps, 'sequence')}; the largest is at {at} of"
             f" {request_name(jump.request_id, jump.sample)}, at {plain(jump.site)}: {drift(jump.drift)}, and"
-            f" at most {drift(jump.before)} before it. A jump is an event, not steady rounding."
+            f" at most {drift(jump.before)} before it. A jump is an event; rounding alone adds up steadily."
         )
     return [Pattern(title="How drift grows", lede=" ".join(said))]
 

@@ -26,6 +26,10 @@ class Pair:
     first_moved: int | None
     """Position of the first row that differs."""
     max_logit_diff: float | None
+    rows_compared: int
+    """Rows of it that were compared, by hash or by sketch."""
+    causes: str | None
+    """Ids of its causes, the first-ranked first; None: it was not looked at."""
 
 
 @dataclass(frozen=True)

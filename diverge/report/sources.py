@@ -33,6 +33,8 @@ class Source:
     header: TraceHeader | None
     missing: str | None = None
     """Why there is no header, in a sentence."""
+    trace: Trace | None = None
+    """Opened; there where the header is."""
 
     @property
     def token_text(self) -> dict[str, str]:
@@ -136,7 +138,8 @@ class _Known:
 
 def _given(side: str, said: TraceRef, path: Path, base: Path) -> Source:
     same = os.path.abspath(path) == os.path.abspath(base / said.path)
-    return Source(side, said.path if same else name_from(base, path), open_trace(path).header)
+    trace = open_trace(path)
+    return Source(side, said.path if same else name_from(base, path), trace.header, trace=trace)
 
 
 def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Known) -> Source:
@@ -149,7 +152,7 @@ def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Know
             why = f"{name_from(base, path)} holds another trace than the one that was compared"
         elif found is not None:
             name = said.path if path == base / said.path else name_from(base, path)
-            return Source(side, name, found.header)
+            return Source(side, name, found.header, trace=found)
     return Source(side, said.path, None, _without(side, why))
 
 

@@ -10,17 +10,23 @@ from ..words import does, number, plain, plural, quoted_token, request_name, sit
 from .model import NextStep, Sentence
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import FirstToken, Verdict
+    from ...schemas.verdict import Cause, FirstToken, Verdict
     from .model import Proof
     from .sources import Place, Source
 
 CAUSE_EVIDENCE = 2
 """Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""
 _DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}…?")
+_SIZE = re.compile(r"drift is|is off by")
+"""A line that says how large the difference is, and so whether it is rounding."""
+_PLACE = re.compile(
+    r"is an origin:|^so the module itself|begins? (to differ )?at (the same|this|another) site"
+)
+"""A line that says where the difference begins: the sentence before does. Or where it does in others."""
+MAX_OTHERS = 3
+"""Lower-ranked causes that the summary names."""
 LOOK = "rip query "
 """How a command begins that shows evidence and runs nothing again."""
-EVIDENCE_LENGTH = 160
-"""Characters of each."""
 
 
 def summarise(
@@ -55,10 +61,11 @@ def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
     cause = next((cause for cause in verdict.causes if cause.confirm), None)
     if cause is not None and cause.confirm is not None:
         first = "the cause" if cause is verdict.causes[0] else f"“{plain(cause.label)}”"
-        text = f"Confirm or refute {first}: run B again with only that changed, and compare."
+        text = f"Confirm or refute {first} with this command."
         if cause.confirm.startswith(LOOK):
             text = f"Look at what {first} rests on; where it is right, mend it and replay B."
-        return NextStep(text, plain(place.command(cause.confirm)))
+        tells = None if cause.tells is None else plain(cause.tells)
+        return NextStep(text, plain(place.command(cause.confirm)), tells)
     if verdict.compared.texts and not verdict.compared.sequences:
         return NextStep(
             "Replay both on an engine that tells token ids and lets layers be observed (docs/engines.md):"
@@ -106,9 +113,12 @@ def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
     same = f"{asked} as {runs}, got the same answer, token by token"
     if _moved(verdict):
         kind = "logit" if verdict.max_abs_logit_diff is not None else "logprob"
+        largest = _largest(verdict)
+        if not largest:
+            return f"{same}, but not every number inside the model is the same."
         return (
             f"{same}, but the numbers behind them are not the same: the largest {kind} difference is"
-            f" {number(_largest(verdict))}."
+            f" {number(largest)}."
         )
     return f"{same}, and no difference was found in the numbers."
 
@@ -159,6 +169,8 @@ def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None)
     parts = _parting(token, sources)
     name = request_name(token.request_id, token.sample)
     if not begins:
+        if token.step is None:
+            return f"In {name} {parts}; what comes behind it cannot be compared."
         seen = verdict.compared.rows > 0
         inside = "no layer was seen to differ before" if seen else "no layer was observed in both runs"
         return f"In {name} {parts}; {inside}."
@@ -180,7 +192,9 @@ def _unchanged(verdict: Verdict) -> str:
 def _place(position: int, prompt: int | None) -> str:
     if prompt is None:
         return f"position {position}"
-    return f"step {position - prompt}" if position >= prompt else f"position {position} of the prompt"
+    if position < prompt:
+        return f"position {position} of the prompt"
+    return f"step {position - prompt} (position {position})"
 
 
 def _parting(token: FirstToken, sources: tuple[Source, Source]) -> str:
@@ -220,12 +234,38 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
             return "No cause could be named from what the two runs recorded; see what was not seen."
         return "There is nothing to explain."
     cause = verdict.causes[0]
-    lines = sorted((plain(line) for line in cause.evidence), key=lambda line: bool(_DIGEST.search(line)))
-    evidence = "; ".join(_short(line.rstrip(".")) for line in lines[:CAUSE_EVIDENCE])
-    said = f"The evidence points to “{plain(cause.label)}”, with {cause.confidence} confidence"
-    if evidence:
-        said += f" ({evidence})"
-    return f"{said}; {_proof(verdict, proven)}."
+    said = f"{plain(cause.label)} ({cause.confidence} confidence)."
+    if evidence := "; ".join(_decisive(cause)):
+        said += f" {_begun(evidence)}."
+    if others := verdict.causes[1 : MAX_OTHERS + 1]:
+        named = "; ".join(f"{plain(other.label)} ({other.confidence} confidence)" for other in others)
+        said += f" Also possible or following from it: {named}."
+    proof = _proof(verdict, proven)
+    return f"{said} {_begun(proof)}."
+
+
+def _begun(words: str) -> str:
+    """As a sentence begins; a name (`batch_size: …`, `layers.0`) stays as it is."""
+    return words[0].upper() + words[1:] if re.match(r"[a-z]+[ ,]", words) else words
+
+
+def told(verdict: Verdict) -> bool:
+    """The summary holds everything that the list of causes would."""
+    if len(verdict.causes) != 1:
+        return not verdict.causes
+    cause = verdict.causes[0]
+    told = [*_decisive(cause), plain(cause.label)]
+    lines = [_DIGEST.sub(r"\1…", plain(line).rstrip(".")) for line in cause.evidence]
+    return not cause.missing and all(any(line in one for one in told) for line in lines)
+
+
+def _decisive(cause: Cause) -> list[str]:
+    """The evidence a reader needs first: how large the difference is, then what the label does not say."""
+    label = plain(cause.label)
+    lines = [plain(line).rstrip(".") for line in cause.evidence]
+    lines = [line for line in lines if line not in label and not _PLACE.search(line)]
+    lines.sort(key=lambda line: (not _SIZE.search(line), bool(_DIGEST.search(line))))
+    return [_DIGEST.sub(r"\1…", line) for line in lines[:CAUSE_EVIDENCE]]
 
 
 def _proof(verdict: Verdict, proven: Proof | None) -> str:
@@ -246,12 +286,6 @@ def _shown(verdict: Verdict, proven: Proof) -> str:
         return _inner(proven.conclusion)
     places = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
     return f"with A's rows put in at {places}, B follows A to position {done.last}"
-
-
-def _short(line: str) -> str:
-    """A line of evidence for running text: long digests by their beginning."""
-    line = _DIGEST.sub(r"\1…", line)
-    return line if len(line) <= EVIDENCE_LENGTH else line[:EVIDENCE_LENGTH].rsplit(" ", 1)[0] + " …"
 
 
 def _inner(sentence: str) -> str:

@@ -63,10 +63,10 @@ def test_it_says_what_happened_where_and_why(tmp_path: Path) -> None:
     text = Page(made(tmp_path, results.Scene())).text
     assert "Tokens diverge at step 17 of request req-1." in text
     assert "Of 2 requests run twice, as A (single, 2026-07-14) and B (batch-8, 2026-07-14), 1 got" in text
-    assert "the first difference is at layers.2.mlp.gate_proj, step 5, where its inputs were still" in text
+    assert "the first difference is at layers.2.mlp.gate_proj, step 5 (position 13), where" in text
     assert "12 steps later, the answers part at step 17: A goes on with “" in text
-    assert "The evidence points to “The forward pass had another shape”, with high confidence" in text
-    assert "A near tie: A's margin is 0.006" in text
+    assert "Why The forward pass had another shape (high confidence)." in text
+    assert "The logits moved by up to 0.00407, enough to swap the two likeliest candidates" in text
     assert "The forward pass had another shape" in text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in text
     assert "a repeat of A, to measure its own noise" in text
@@ -102,7 +102,7 @@ def test_equal_traces_read_as_equal(tmp_path: Path) -> None:
     assert "were compared, and none differs" in page.text
     assert "There is nothing to explain." in page.text
     assert "All 38 tokens are equal" in page.text
-    assert "No row of this sequence differs" in page.text
+    assert "No row of this sequence that was compared differs." in page.text
     assert "diverge at" not in page.text
     assert not [
         attributes for _, attributes in page.tags if attributes.get("class") in {"t first", "t other"}

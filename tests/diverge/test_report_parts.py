@@ -144,9 +144,10 @@ def test_an_excerpt_begins_with_dots_only_where_something_was_left_out(
 
 
 def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -> None:
-    assert drift_words(0.0) == "below what the sketch resolves"
-    assert drift_cell(0.0) == "below sketch"
-    assert drift_words(0.0021) == drift_cell(0.0021) == "2.1e-3"
+    assert drift_words(0.0) == "its drift is too small for the recorded summary of a row"
+    assert drift_cell(0.0) == "too small to tell"
+    assert drift_words(0.0021) == "relative drift 2.1e-3"
+    assert drift_cell(0.0021) == "2.1e-3"
     assert drift_cell(None) == "–"
 
 

@@ -123,7 +123,7 @@ def test_a_transplant_that_proves_the_origin_is_told_first_and_in_the_summary(tm
     verdict = results.write_result(tmp_path / "result", results.Scene())
     changed(tmp_path / "result", verdict, zoom=zoomed("proven"))
     for text in document(tmp_path / "result"):
-        assert "where it starts is shown by experiment: with A" in text
+        assert "Where it starts is shown by experiment: with A" in text
         assert "s rows put in at layers.2.mlp.gate_proj, B follows A to position 24" in text
         assert text.index("Transplant: proven") < text.index("Zoom into layers.2.mlp.gate_proj")
         assert "aten.mm.default gives another output for equal inputs &lt;here" in text
@@ -192,7 +192,12 @@ def test_patterns_are_shown_for_several_sequences_and_for_one_not(tmp_path: Path
         assert "The forward pass had another shape" in text
         assert "the largest is at step 12 (position 20) of request req-1, at layers.1" in text
     assert 'class="curve"' in html
-    changed(tmp_path / "result", verdict, patterns=patterns.model_copy(update={"sequences": 1}))
+    few = patterns.model_copy(update={"sequences": 3})
+    changed(tmp_path / "result", verdict, patterns=few)
+    for text in document(tmp_path / "result"):
+        assert "It jumps in 1 sequence" in text  # a jump is a clue, however few the sequences
+        assert "interval" not in text
+    changed(tmp_path / "result", verdict, patterns=few.model_copy(update={"jump": None}))
     for text in document(tmp_path / "result"):
         assert "Patterns over the sequences" not in text
 
