@@ -15,7 +15,20 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import base, change, check, claim, envelope, fingerprint, narrow, trace, verdict, zoom
+from . import (
+    base,
+    change,
+    check,
+    claim,
+    envelope,
+    fingerprint,
+    narrow,
+    reference,
+    sequences,
+    trace,
+    verdict,
+    zoom,
+)
 from .base import Document
 
 FOLDER = Path(__file__).parent / "json"
@@ -56,7 +69,9 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
 def _field_descriptions() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for module in (base, change, check, claim, envelope, fingerprint, narrow, trace, verdict, zoom):
+    for module in (
+        base, change, check, claim, envelope, fingerprint, narrow, reference, sequences, trace, verdict, zoom,
+    ):  # fmt: skip
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = dict(_described_fields(node))

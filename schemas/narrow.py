@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from .base import Document, Record
-from .verdict import Proportion
+from .sequences import Proportion
 
 NarrowLevel = Literal["token", "bitwise"]
 NarrowOutcome = Literal["same", "diverges", "failed", "undecided"]

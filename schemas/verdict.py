@@ -7,6 +7,8 @@ from typing import ClassVar, Literal
 from .base import Document, Real, Record
 from .change import Change
 from .claim import Level
+from .reference import Reference
+from .sequences import Agreement, Patterns
 from .zoom import Zoom
 
 State = Literal["holds", "fails", "not comparable", "not stated"]
@@ -68,61 +70,6 @@ class FirstText(Record):
     a: str
     """How A goes on; empty: it ends there."""
     b: str
-
-
-class Proportion(Record):
-    """A share with its Wilson 95 % interval."""
-
-    count: int
-    of: int
-    share: float
-    low: float
-    high: float
-
-
-class TraceAgreement(Record):
-    """Whether the samples of each request agree with one another. Requests with one sample do not count."""
-
-    samples: int
-    """N: samples of a request, the fewest of any that counts."""
-    most_samples: int
-    """The most of any."""
-    all_agree: Proportion
-    """TARr@N: requests whose N raw outputs are all equal."""
-
-
-class RequestAgreement(Record):
-    """The outputs of one request in both traces."""
-
-    request_id: str
-    by: Literal["token ids", "text"]
-    """What is compared between A and B: text where a side tells no token ids."""
-    samples_a: int
-    unique_a: int
-    """Different outputs among them: of token ids where the trace has any, else of texts."""
-    samples_b: int
-    unique_b: int
-    unique_both: int
-    """Different outputs among all samples of A and B."""
-    pairs: int
-    """Samples that both have."""
-    pairs_equal: int
-    """Those where sample i of A equals sample i of B."""
-
-
-class Agreement(Record):
-    """How often outputs agree where requests ran several times: shares and intervals; nothing is tested."""
-
-    a: TraceAgreement | None = None
-    """Absent: no request of A has several samples."""
-    b: TraceAgreement | None = None
-    both: TraceAgreement | None = None
-    """All samples of A and B together."""
-    pairs: Proportion | None = None
-    """Pairs (sample i of A, sample i of B) that are equal."""
-    requests: list[RequestAgreement] = []
-    notes: list[str] = []
-    """What limits it, in sentences."""
 
 
 class FirstSite(Record):
@@ -193,106 +140,6 @@ class TraceRef(Record):
     """Sites that the trace observed."""
     site_filter: str | None = None
     """The pattern they had to match; absent: all were observed."""
-
-
-class ReferenceSite(Record):
-    """How two sides lie to a reference at one site: distances compared row by row."""
-
-    site: str
-    """Its label; `logits` or `logprobs` for the distributions."""
-    request_id: str
-    sample: int
-    position: int
-    """From which on the ratio was taken, in the sequence where it shows best."""
-    ratio: Real
-    """Median over the rows of (B's distance) / (A's distance)."""
-    low: Real
-    """95 % interval of that median."""
-    high: Real
-    rows: int
-    """Rows it was taken over."""
-
-
-class Reference(Record):
-    """Both sides beside a reference of a finer dtype: rounding, or one of them farther than it explains."""
-
-    path: str
-    verdict: Literal["as far as the dtype explains", "B is farther", "A is farther", "not judged"]
-    sentence: str
-    """The verdict with its numbers."""
-    dtype_a: str
-    """Of most of the compared rows; empty where only distributions were compared."""
-    dtype_b: str
-    dtype_reference: str
-    expected_ratio: Real = 1.0
-    """What the dtypes let expect of (B's distance) / (A's distance): the ratio of their epsilons."""
-    rows: int
-    """Positions that were compared."""
-    covered: int
-    """Positions at which A, B and the reference have equal tokens up to there."""
-    sites: int
-    sites_farther: int = 0
-    first: ReferenceSite | None = None
-    """The first site, in execution order, at which a side is farther."""
-    separated: bool = False
-    """There, half of the farther side's rows are farther than any row of the other side."""
-    output: ReferenceSite | None = None
-    """The last one."""
-    repeats: int = 0
-    """Traces of A's lane that noise was measured from."""
-    notes: list[str] = []
-
-
-class SurvivalPoint(Record):
-    """How many sequences still agree: the Kaplan-Meier estimate."""
-
-    step: int
-    at_risk: int
-    """Sequences that agreed up to this step and have it."""
-    share: Real
-    """That agree up to and including this step."""
-    low: Real
-    """95 % interval (Greenwood, on the log-log scale)."""
-    high: Real
-
-
-class DriftJump(Record):
-    """The position at which drift leaves the range of all positions before it."""
-
-    request_id: str
-    sample: int
-    position: int
-    step: int | None = None
-    """Absent: inside the prompt."""
-    site: str
-    """The first site, in execution order, whose own drift leaves its range there."""
-    drift: Real
-    """Of the watched site at this position."""
-    before: Real
-    """Its largest at the positions before."""
-
-
-class Patterns(Record):
-    """What many sequences show together."""
-
-    sequences: int
-    diverging: Proportion
-    survival: list[SurvivalPoint] = []
-    """At steps where sequences part, at most a dozen."""
-    half_at: int | None = None
-    """The first step at which at most half agree; absent: it never falls so low."""
-    causes: dict[str, int] = {}
-    """First-ranked cause of each diverging sequence: id and count."""
-    not_diagnosed: int = 0
-    """Diverging sequences whose cause was not looked for, because there are too many."""
-    watched_site: str = ""
-    """Whose drift is followed over the positions."""
-    growth: Real | None = None
-    """Its median drift in the last quarter of the positions, over that in the first quarter."""
-    jumps: int = 0
-    """Sequences in which it jumps."""
-    jump: DriftJump | None = None
-    """The largest; absent: drift grows steadily, or there is too little of it."""
 
 
 class Verdict(Document):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...schemas.change import Change
+from ...schemas.reference import Reference
 from ...schemas.trace import Site
-from ...schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstToken, Reference
+from ...schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstToken
 from ..comparison.align import IndexedSequence, row_of
 from ..comparison.pairing import Pairing
 from ..comparison.site_plan import SitePlan

@@ -9,8 +9,9 @@ from typing import Any
 
 from ...schemas.change import Change
 from ...schemas.fingerprint import Fact
+from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site
-from ...schemas.verdict import FirstSite, FirstText, FirstToken, Reference
+from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..commands import Commands, reading
 from ..comparison.agreement import unseeded
 from .change_words import in_words

@@ -90,15 +90,16 @@ def routing(e: Evidence) -> Finding | None:
     site, seen = e.first_site, e.seen.pattern
     if site is None or seen is None or not site.is_origin or not is_choice(seen.site):
         return None
-    chosen = "" if seen.routing is None else seen.routing.told()
+    told = "" if seen.routing is None else seen.routing.told()
+    chosen = f"chose {told}" if told else "chose other experts"
     evidence = [
-        f"at {e.first_place} other experts were chosen, and all before is equal, the router's scores too",
-        *([chosen] if chosen else []),
+        f"the router {chosen} in {e.first_place}, though its scores and all before are equal: a tie between "
+        "experts, another rule of choice, or a wrong index",
         *_how_often(seen),
-        "equal scores and another choice: a tie between experts, another rule of choice, or a wrong index",
         "what differs behind it follows from that choice",
     ]
-    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+    label = f"Other experts were chosen with equal scores: {told}" if told else None
+    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True, label=label)
 
 
 def _how_often(seen: Pattern) -> list[str]:

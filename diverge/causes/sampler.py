@@ -50,19 +50,21 @@ def rng(e: Evidence) -> Finding | None:
         return None
     assert e.seen.choices is not None
     a, b = e.seen.choices
-    evidence = [_draws_told(e)]
+    evidence, label = [_draws_told(e)], None
     ahead = shifted_by(a, b)
     if ahead is not None:
         side, count = ("B", ahead) if ahead > 0 else ("A", -ahead)
         numbers = "number" if count == 1 else "numbers"
         evidence.append(f"it is the same stream, and {side} is {count} {numbers} ahead in it")
+        label = f"Equal logits, another draw: {side} is {count} {numbers} ahead in the same random stream"
     elif min(len(a.steps), len(b.steps)) > 2:
         evidence.append("no shift makes the two series of draws agree: it is another stream (another seed)")
+        label = "Equal logits, another draw: another random stream, as of another seed"
     if a.first_offset != b.first_offset:
         evidence.append(
             f"draws taken before the sequence's first: {a.first_offset} in A, {b.first_offset} in B"
         )
-    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+    return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True, label=label)
 
 
 def logits_processing(e: Evidence) -> Finding | None:
@@ -80,6 +82,7 @@ def logits_processing(e: Evidence) -> Finding | None:
     scales = [scale_of(side) for side in e.seen.choices]
     if None not in scales:
         evidence.append(f"as temperatures of {scales[0]:.4g} in A and {scales[1]:.4g} in B leave them")
+        label = f"Equal logits, scaled as by temperature {scales[0]:.4g} in A and {scales[1]:.4g} in B"
     else:
         changing = [side for side, step in zip("AB", steps, strict=True) if not _is_raw(step)]
         if len(changing) == 1:
@@ -147,16 +150,18 @@ def sampling_filter(e: Evidence) -> Finding | None:
         return None
     assert e.seen.choices is not None
     by_id, _ = _rules(e)
-    evidence = []
+    evidence, filtered = [], []
     for index, side in enumerate("AB"):
         filters = e.seen.choices[index].filters(e.temperature(index))
         if not by_id[index] and filters:
+            filtered.append(f"{side}'s candidates are filtered, as by {' or '.join(filters)}")
             evidence.append(
                 f"the recorded draws give every token of {side} with {' or '.join(filters)}, and not without"
             )
     if not evidence:
         return None
-    return Finding([_same_draw(e), *evidence], "high", confirm=e.replay(repeat=3), direct=True)
+    label = f"Equal logits and draw: {' and '.join(filtered)}"
+    return Finding([_same_draw(e), *evidence], "high", confirm=e.replay(repeat=3), direct=True, label=label)
 
 
 def sampler(e: Evidence) -> Finding | None:

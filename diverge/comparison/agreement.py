@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...schemas.sequences import Agreement, Proportion, RequestAgreement, TraceAgreement
 from ...schemas.trace import Setting, TraceHeader
-from ...schemas.verdict import Agreement, Proportion, RequestAgreement, TraceAgreement
 from ..reading.columns import RowReader
 from ..words import plural
 from .align import SequenceKey, row_of

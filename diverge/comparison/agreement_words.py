@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ..words import plain
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import Agreement, FirstText, Proportion, TraceAgreement
+    from ...schemas.sequences import Agreement, Proportion, TraceAgreement
+    from ...schemas.verdict import FirstText
 
 
 def text_sides(first: FirstText) -> list[tuple[str, str, str]]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...schemas.sequences import DriftJump, Patterns
 from ...schemas.trace import Site, TraceHeader
-from ...schemas.verdict import DriftJump, Patterns
 from ..comparison.agreement import wilson
 from ..comparison.align import plan as plan_runs
 from ..comparison.sites import SiteComparer, SiteRows

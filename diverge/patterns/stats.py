@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...schemas.verdict import SurvivalPoint
+from ...schemas.sequences import SurvivalPoint
 from ..comparison.agreement import Z_95
 
 EARLIER = 8

@@ -10,7 +10,8 @@ from ..comparison.agreement_words import proportion
 from ..words import drift, number, plain, plural
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import DriftJump, Patterns, Reference
+    from ...schemas.reference import Reference
+    from ...schemas.sequences import DriftJump, Patterns
 
 MANY = 8
 """Sequences from which on shares, survival and causes say something together."""

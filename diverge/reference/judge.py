@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...schemas.verdict import Reference, ReferenceSite
+from ...schemas.reference import Reference, ReferenceSite
 from ..comparison.align import Pair
 from ..reading.load import Trace
 from ..words import plural

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...schemas.verdict import ReferenceSite
+from ...schemas.reference import ReferenceSite
 
 
 def sentence(

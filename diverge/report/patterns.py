@@ -11,7 +11,8 @@ from ..words import drift, plain, plural, request_name
 from .axes import Frame, Ticks, nice_ticks
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import Patterns, SurvivalPoint, Verdict
+    from ...schemas.sequences import Patterns, SurvivalPoint
+    from ...schemas.verdict import Verdict
     from .data import ResultData
 
 FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)

@@ -9,7 +9,8 @@ from ..zoom.words import proof_line, zoom_lines
 from .model import Proof
 
 if TYPE_CHECKING:
-    from ...schemas.verdict import Reference, ReferenceSite, Verdict
+    from ...schemas.reference import Reference, ReferenceSite
+    from ...schemas.verdict import Verdict
     from ...schemas.zoom import Transplant, Zoom
 
 MAX_ORIGINS = 16

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.agreement import Z_95, wilson
+from rip.schemas.sequences import Agreement
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
-from rip.schemas.verdict import Agreement, Verdict
+from rip.schemas.verdict import Verdict
 
 SEEDED = EngineAbilities(modes=["free", "golden-decode"], seed=True, token_ids=True, logprobs="raw")
 UNSEEDED = SEEDED.model_copy(update={"seed": False, "modes": ["free"]})

@@ -28,8 +28,9 @@ from rip.replay.golden import Golden
 from rip.replay.run import Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
+from rip.schemas.reference import Reference
 from rip.schemas.trace import Lane
-from rip.schemas.verdict import Reference, Verdict
+from rip.schemas.verdict import Verdict
 from safetensors.torch import load_file, save_file
 
 FAULTY = "layers.1.mlp.gate_proj"

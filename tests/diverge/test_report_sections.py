@@ -16,16 +16,10 @@ from rip.diverge.report.rules import group_by_rule
 from rip.diverge.report.write import write_report
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import fact
+from rip.schemas.reference import Reference, ReferenceSite
+from rip.schemas.sequences import DriftJump, Patterns, Proportion, SurvivalPoint
 from rip.schemas.trace import EngineAbilities
-from rip.schemas.verdict import (
-    DriftJump,
-    Patterns,
-    Proportion,
-    Reference,
-    ReferenceSite,
-    SurvivalPoint,
-    Verdict,
-)
+from rip.schemas.verdict import Verdict
 from rip.schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp, ZoomTensor
 
 SITES = llama_sites(2)
