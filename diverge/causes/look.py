@@ -123,11 +123,9 @@ def size_of(seen: Pattern) -> list[str]:
         told = "most of the row is something else, so it is no loss of precision"
     if not seen.drift:
         return [f"its drift is below what the sketch resolves, so within rounding of {seen.site.dtype}"]
-    size = f"{units:,.0f}" if units >= 100 else f"{units:.2g}"
-    return [
-        f"its drift is {seen.drift:.2g}, {size} unit{'s' * (size != '1')} of the last place of "
-        f"{seen.site.dtype}: {told}"
-    ]
+    count = f"{units:,.0f}" if units >= 100 else f"{units:.2g}"
+    size = f"{count} unit{'s' * (count != '1')}" if units >= 0.01 else "less than a hundredth"
+    return [f"its drift is {seen.drift:.2g}, {size} of the last place of {seen.site.dtype}: {told}"]
 
 
 def row_of_b(seen: Pattern) -> list[str]:

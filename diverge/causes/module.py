@@ -210,10 +210,10 @@ def module(e: Evidence) -> Finding | None:
     evidence = [
         f"{e.first_place} is an origin: its inputs, execution shape and recorded settings are equal, "
         "its output is not",
-        "so the module itself computes something else, or a run does not repeat itself",
     ]
     if seen is not None:
         evidence += size_of(seen) + row_of_b(seen) + moved_tokens(e, seen) + elsewhere(seen)
+    evidence.append("so the module itself computes something else, or a run does not repeat itself")
     missing = (
         []
         if e.has_fingerprints

@@ -260,12 +260,16 @@ def told(verdict: Verdict) -> bool:
 
 
 def _decisive(cause: Cause) -> list[str]:
-    """The evidence a reader needs first: how large the difference is, then what the label does not say."""
+    """The evidence a reader needs first: what the label does not say, and how large the difference is."""
     label = plain(cause.label)
     lines = [plain(line).rstrip(".") for line in cause.evidence]
     lines = [line for line in lines if line not in label and not _PLACE.search(line)]
-    lines.sort(key=lambda line: (not _SIZE.search(line), bool(_DIGEST.search(line))))
-    return [_DIGEST.sub(r"\1…", line) for line in lines[:CAUSE_EVIDENCE]]
+    lines.sort(key=lambda line: bool(_DIGEST.search(line)))
+    size = [line for line in lines if _SIZE.search(line)][:1]
+    shown = lines[:CAUSE_EVIDENCE]
+    if size and size[0] not in shown:
+        shown[-1:] = size
+    return [_DIGEST.sub(r"\1…", line) for line in shown]
 
 
 def _proof(verdict: Verdict, proven: Proof | None) -> str:

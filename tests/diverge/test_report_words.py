@@ -66,7 +66,7 @@ def test_a_cause_is_told_whole_with_its_command_and_how_to_read_it(tmp_path: Pat
     changed(tmp_path, lambda found: found.model_copy(update=told))
     for text in both_forms(tmp_path):
         first, rest = text.split("This is inferred", 1)
-        assert f"Its drift is 0.5: within rounding; {LONG.strip()}." in first
+        assert f"{LONG.strip().capitalize()}; its drift is 0.5: within rounding." in first
         assert "an origin" not in first  # that is what Where says
         assert rest.index("rip replay req.json --neighbours 0") < rest.index(
             "How to read it: if the new run equals A, this is the cause."
