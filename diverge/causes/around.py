@@ -6,6 +6,7 @@ Shapes: P positions of one sequence, S compared sites.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,8 @@ class Pattern:
     """Relative, from the sketches."""
     lanes_differing: list[int] | None = None
     """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
+    likeness: tuple[float, float] | None = None
+    """B's norm over A's, and the cosine between the rows as their sketches tell it; None: not known."""
     relation: str = ""
     """What B's row is of A's, in words: `negated`, `0.5 times`, …; empty: nothing simple."""
     shift: int | None = None
@@ -132,7 +135,8 @@ def look(
     if state.first_site == LOGITS:
         before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
         head = Site(name="lm_head", dtype=dtype)
-        return Pattern(site=head, equal_before=before, moved=moved(a, b, state, at), **known)
+        found = moved(a, b, state, at)
+        return Pattern(site=head, equal_before=before, moved=found, **{**known, "drift": found.drift})
     readers = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
     try:
         return _pattern(state, tally, readers, known)
@@ -159,6 +163,7 @@ def _pattern(
     return Pattern(
         site=plan.sites[site],
         lanes_differing=_lanes(plan, rows, state) if plan.sketches else None,
+        likeness=_likeness(rows, state) if plan.sketches else None,
         relation=_relation(rows, state) if plan.sketches else "",
         shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
@@ -195,6 +200,14 @@ def _sketches(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> li
         sketches, norms = reader.sketches(sequence, state.first_position, site)
         found.append((sketches[0], float(norms[0])))
     return found
+
+
+def _likeness(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> tuple[float, float] | None:
+    (a, norm_a), (b, norm_b) = _sketches(rows, state)
+    lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    if not (math.isfinite(lengths) and lengths and norm_a):
+        return None
+    return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
 
 
 def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> str:

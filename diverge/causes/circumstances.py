@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import tells
 from .evidence import Evidence
 from .finding import Finding, circumstance
 from .memory import boundary
@@ -124,7 +125,9 @@ def cache(e: Evidence) -> Finding | None:
     if e.first_site is not None and e.first_site.position in cached:
         at = e.first_site.position
         evidence.append(f"the first difference sits exactly at a boundary: {boundary(e, at)}")
-    return circumstance(e, evidence, e.replay_as_a(*_CACHE, *_CHUNK) or e.replay(), cached=True)
+    as_a = e.replay_as_a(*_CACHE, *_CHUNK)
+    found = circumstance(e, evidence, as_a or e.replay(), cached=True)
+    return found if as_a else replace(found, tells=tells.CACHED)
 
 
 def chunks(e: Evidence) -> Finding | None:

@@ -48,7 +48,21 @@ def _ended(e: Evidence, asked: str) -> Finding | None:
         if limits or stops or reason
         else ["the stop rules read the same in both traces: finish reasons would tell"]
     )
-    return Finding(evidence, "high", missing, e.replay(), direct=True)
+    return Finding(evidence, "high", missing, e.replay(), direct=True, label=_label(e, side, reason))
+
+
+def _label(e: Evidence, side: int, reason: str) -> str | None:
+    """Which side did not keep to what both requests state."""
+    name, other = ("A", "B") if side == 0 else ("B", "A")
+    limits = [e.sampling_of(index).get("max_tokens") for index in (0, 1)]
+    stated = [None if limit is None else limit.resolved for limit in limits]
+    step = None if e.first_token is None else e.first_token.step
+    limit = stated[side]
+    if reason == "length" and step is not None and isinstance(limit, int) and step < limit:
+        return f"{name} stopped after {step} of the {limit} tokens that are stated"
+    if reason == "stop" and _rule(e, side) and stated[0] == stated[1]:
+        return f"{other} went on where a stated stop rule ended {name}"
+    return None
 
 
 def _rule(e: Evidence, side: int) -> str:
@@ -57,9 +71,10 @@ def _rule(e: Evidence, side: int) -> str:
     strings = sampling.get("stop")
     text = "" if result is None else result.text or ""
     if strings is not None and isinstance(strings.resolved, list):
-        met = [stop for stop in strings.resolved if stop and stop.strip() in text]
+        met = [stop for stop in strings.resolved if stop and stop in text]
+        met = met or [stop for stop in strings.resolved if stop and text.rstrip().endswith(stop.rstrip())]
         if met:
-            return f": the stop string {met[0]!r} is in its text"
+            return f": the stop string {met[0]!r} ends its text"
     ids, last = sampling.get("stop_token_ids"), e.seen.last[side]
     if result is not None and result.reason == "stop" and ids is not None and last in (ids.resolved or []):
         return f": its last token, {last}, is one of the stated stop_token_ids"

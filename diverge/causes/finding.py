@@ -25,6 +25,8 @@ class Finding:
     """It tells why a token flipped, not where the numbers began to differ: named behind what does."""
     label: str | None = None
     """In place of the table's, where the evidence names the thing."""
+    tells: str | None = None
+    """In place of the table's, where another command confirms it."""
 
 
 def circumstance(e: Evidence, evidence: list[str], confirm: str | None, cached: bool = False) -> Finding:

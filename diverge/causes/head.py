@@ -25,6 +25,8 @@ class Moved:
     """Those whose logits differ."""
     tokens: list[tuple[int, float, float]] = field(default_factory=list)
     """Token, its logit in A and in B: of the first few of them."""
+    drift: float | None = None
+    """Norm of the differences over that of the logits, of the common candidates."""
 
 
 def moved(a: Trace, b: Trace, state: PairState, position: int) -> Moved:
@@ -48,7 +50,11 @@ def moved(a: Trace, b: Trace, state: PairState, position: int) -> Moved:
     common = [token for token in sides[0] if token in sides[1]]
     differing = [token for token in common if not _same(sides[0][token], sides[1][token])]
     tokens = [(token, sides[0][token], sides[1][token]) for token in differing[:MOST]]
-    return Moved(len(common), len(differing), tokens)
+    left, right = (np.array([side[token] for token in common]) for side in sides)
+    with np.errstate(all="ignore"):  # not finite: no size
+        norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
+        size = float(np.linalg.norm(right - left)) / max(*norms, 1e-30)
+    return Moved(len(common), len(differing), tokens, size if np.isfinite(size) else None)
 
 
 def _same(a: float, b: float) -> bool:

@@ -40,10 +40,13 @@ def kind_of(seen: Pattern) -> str:
 
 def what_is_wrong(seen: Pattern) -> str:
     """The module and what is wrong with it, as far as the rows tell: the headline of a cause."""
-    name = f"{kind_of(seen) or 'the module'} {label_of(seen)}"
+    kind = kind_of(seen) or "the module"
+    name = f"{kind} {label_of(seen)}" if kind != f"the {label_of(seen)}" else f"the module {label_of(seen)}"
     subject = name[0].upper() + name[1:]
     units = seen.in_epsilons
     rounding = units is not None and units <= ROUNDING
+    if seen.relation.endswith("signs flipped") and seen.lanes == 1:
+        return f"{subject}: the sign of one output channel is flipped"
     if seen.relation:
         row = f"{seen.relation} A's row" if seen.relation.endswith("times") else seen.relation
         return f"{subject}: B's row is {row}"
@@ -59,7 +62,7 @@ def what_is_wrong(seen: Pattern) -> str:
         within = ", within rounding" if rounding else ""
         return f"{subject}: one output channel is off{within}, as one row of weights or one bias moves it"
     if rounding:
-        weights = "" if is_attention(seen) else ", or an ulp of a weight"
+        weights = "" if is_attention(seen) else ", or the last bit of a weight"
         return f"{subject}, within rounding: another kernel or order of its sums{weights}"
     return f"{subject} itself: {_what_remains(seen)}"
 
@@ -69,18 +72,28 @@ def _what_remains(seen: Pattern) -> str:
     kind = kind_of(seen)
     if kind == "the attention":
         if seen.position == 0:
-            return "its values, its heads or its kernel, for with one key there is nothing to weigh"
+            return "its values, heads or kernel: with one key, mask, scale and positions play no part"
         if seen.position == 1:
-            return "its scale, mask or positions, for only rows with more than one key differ"
+            return "its scale, mask or positions: the row that sees one key only is equal"
         if seen.equal_before:
-            return f"its mask, window or positions, for the first {seen.equal_before} rows are equal"
+            return f"its mask, window or positions: the first {seen.equal_before} rows are equal"
+    if is_another(seen) and kind in ("the linear layer", "the output head"):
+        return "its weights"
+    if is_another(seen) and kind == "the norm":
+        return "its weights or its epsilon"
+    if kind == "the table of embeddings":
+        return f"its row of token {seen.token}"
     return {
         "the attention": "its kernel, mask, scale or positions",
         "the norm": "its weights, its epsilon or the precision it is computed in",
         "the activation function": "another function",
-        "the table of embeddings": "its rows of some tokens",
         "": "something that it adds to what its parts compute",
     }.get(kind, "its weights, or the precision they are computed in")
+
+
+def is_another(seen: Pattern) -> bool:
+    """Most of the first differing row is something else: no loss of precision."""
+    return seen.drift is not None and seen.drift >= ANOTHER
 
 
 def label_of(seen: Pattern) -> str:
@@ -108,10 +121,10 @@ def stands_alone(e: Evidence) -> bool:
 def size_of(seen: Pattern) -> list[str]:
     """How large the drift of the module is, with equal inputs."""
     units = seen.in_epsilons
-    if units is None or seen.drift is None:
-        return []
+    if units is None or seen.drift is None or seen.relation.endswith(("times", "negative")):
+        return []  # what the row is of A's says more than an estimate
     if units <= ROUNDING:
-        told = "within rounding, as another kernel, another order of a sum or one ulp of a weight leave"
+        told = "within rounding, as another kernel, another order of a sum or the last bit of a weight leave"
     elif FEWER_BITS[0] < seen.drift < FEWER_BITS[1] and seen.position == 0 and (seen.lanes or 16) > 1:
         told = (
             "more than rounding in this dtype leaves; fewer bits in the weights or in the computation leave "
@@ -123,7 +136,7 @@ def size_of(seen: Pattern) -> list[str]:
         told = "most of the row is something else, so it is no loss of precision"
     if not seen.drift:
         return [f"its drift is below what the sketch resolves, so within rounding of {seen.site.dtype}"]
-    count = f"{units:,.0f}" if units >= 100 else f"{units:.2g}"
+    count = f"{units:.1e}" if units >= 1e4 else f"{units:,.0f}" if units >= 100 else f"{units:.2g}"
     size = f"{count} unit{'s' * (count != '1')}" if units >= 0.01 else "less than a hundredth"
     return [f"its drift is {seen.drift:.2g}, {size} of the last place of {seen.site.dtype}: {told}"]
 
@@ -131,6 +144,12 @@ def size_of(seen: Pattern) -> list[str]:
 def row_of_b(seen: Pattern) -> list[str]:
     """What of the row differs."""
     found = []
+    exact = seen.relation in ("the negative", "all zeros") or seen.relation.endswith("times")
+    if seen.likeness is not None and not exact and is_another(seen):
+        ratio, cosine = seen.likeness
+        found.append(
+            f"B's row is {ratio:.3g} times as long as A's, the cosine between them about {cosine:.1f}"
+        )
     if seen.relation:
         found.append(
             f"B's row is {seen.relation} A's"
@@ -143,9 +162,11 @@ def row_of_b(seen: Pattern) -> list[str]:
         )
     lanes = seen.lanes_differing
     if lanes is not None and len(lanes) < SKETCH_SIZE // 2:
-        count = "one output channel differs" if len(lanes) == 1 else "a few output channels differ"
-        places = ", ".join(map(str, lanes))
-        found.append(f"only {count}: index modulo {SKETCH_SIZE} is {places}")
+        if len(lanes) == 1:
+            first = ", ".join(str(lanes[0] + k * SKETCH_SIZE) for k in range(3))
+            found.append(f"only one output channel differs: one of {first}, and so on")
+        else:
+            found.append(f"only a few output channels differ, at most {len(lanes)} of {SKETCH_SIZE}")
     if seen.experts:
         experts = f"expert{'s' * (len(seen.experts) > 1)} {' and '.join(map(str, seen.experts))}"
         found.append(f"every differing row went through {experts}, no equal row did")
@@ -162,6 +183,7 @@ def moved_tokens(e: Evidence, seen: Pattern) -> list[str]:
     texts = e.header_a.token_text
     told = ", ".join(
         f"token {token}{f' {text!r}' if (text := texts.get(str(token))) else ''} from {a:.4g} to {b:.4g}"
+        f"{f', {b / a:.4g} times' if a else ''}"
         for token, a, b in head.tokens
     )
     one = head.moved == 1

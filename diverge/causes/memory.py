@@ -83,12 +83,15 @@ def decode_path(e: Evidence) -> Finding | None:
     evidence = [
         f"all {seen.equal_before} rows of {label_of(seen)} in the prefill are equal; it differs from the "
         "first decode step on, with equal inputs",
-        "so its weights were right in the prefill: decoding has another kernel, a captured graph, or reads "
-        "older weights",
+        "decoding has another kernel or a captured graph"
+        if is_attention(seen)
+        else "so its weights were right in the prefill: decoding has another kernel, a captured graph, or "
+        "reads older weights",
         *size_of(seen),
         *seen.others.told(),
     ]
-    label = "Decoding only: stale weights, a captured graph or another kernel"
+    stale = "" if is_attention(seen) else "stale weights, "
+    label = f"Decoding only: {stale}a captured graph or another kernel"
     return Finding(
         evidence,
         "medium" if is_attention(seen) and far else "high",

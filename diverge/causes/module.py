@@ -139,7 +139,8 @@ def positions(e: Evidence) -> Finding | None:
             *([f"{_before(seen)} equal"] if seen.equal_before else []),
             *seen.others.told(),
         ]
-        return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True)
+        label = f"Position ids are {many} in B from position {seen.position} on"
+        return Finding(evidence, "high", confirm=e.replay(repeat=3), direct=True, label=label)
     evidence = [f"{e.first_place} differs, and is no row that A has at another position nearby"]
     if seen.position == 1:
         evidence.append("position 0 is equal and all behind it differ: another base or scaling of the angles")

@@ -18,7 +18,7 @@ def prompt(e: Evidence) -> Finding | None:
     token = e.first_token
     assert token is not None
     told = f"the prompts part at position {token.position}: token {token.token_a} in A, {token.token_b} in B"
-    return _finding(e, [told])
+    return _finding(e, [told], f"the prompts part at position {token.position}")
 
 
 def tokenizer(e: Evidence) -> Finding | None:
@@ -48,14 +48,17 @@ def truncated(e: Evidence) -> Finding | None:
     if not short or len(short) == len(long):
         return None
     gone = len(long) - len(short)
+    many = f"{gone} token{'s' * (gone > 1)}"
     if long[: len(short)] == short:
+        label = f"{side}'s prompt lacks the last {many} of the other's"
         told = f"the prompt of {side} is the other's without its last {gone} of {len(long)} tokens"
     elif long[gone:] == short:
         lost = _ids(long[:gone])
+        label = f"{side}'s prompt lacks the first {many} of the other's"
         told = f"the prompt of {side} is the other's without its first {gone} of {len(long)} tokens ({lost})"
     else:
         return None
-    return _finding(e, [told])
+    return _finding(e, [told], label)
 
 
 def insertion(e: Evidence) -> Finding | None:
@@ -74,10 +77,13 @@ def insertion(e: Evidence) -> Finding | None:
     told = (
         f"the prompt of {side} has {len(more)} more at position {at}: {_ids(more)}{shown}; the rest is equal"
     )
-    return _finding(e, [told])
+    other = "B" if side == "A" else "A"
+    count = f"{len(more)} token{'s' * (len(more) > 1)}"
+    label = f"{side}'s prompt has {count} at position {at} that {other}'s has not"
+    return _finding(e, [told], label)
 
 
-def _finding(e: Evidence, evidence: list[str]) -> Finding:
+def _finding(e: Evidence, evidence: list[str], label: str | None = None) -> Finding:
     changed = e.changed("tokenizer", "template")
     missing = (
         []
@@ -85,7 +91,11 @@ def _finding(e: Evidence, evidence: list[str]) -> Finding:
         else ["no fingerprint in one of the traces, so tokenizer and template are unknown"]
     )
     evidence += [f"changed in the fingerprint: {name}" for name in changed]
-    return Finding(evidence, "high", missing, e.query_differing_tokens(), direct=True)
+    if label is not None and e.changed("template"):
+        label = f"Another chat template: {label}"
+    if label is not None:
+        label = label[0].upper() + label[1:]
+    return Finding(evidence, "high", missing, e.query_differing_tokens(), direct=True, label=label)
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ import shlex
 
 from .evidence import Evidence
 from .finding import Confidence, Finding
+from .size import ANOTHER
 
 _ASKING = ("kernel", "module")
 """Causes that could be rounding or a fault: only a reference tells which."""
@@ -37,4 +38,7 @@ def without_reference(cause: str, e: Evidence) -> list[str]:
     """What a cause would need a reference for, where none could judge."""
     if cause not in _ASKING or (e.reference is not None and e.reference.verdict != "not judged"):
         return []
+    seen = e.seen.pattern
+    if seen is not None and (seen.relation or seen.along.constant or (seen.drift or 0) >= ANOTHER):
+        return []  # no rounding, whatever a reference says
     return ["no reference trace (--reference) tells whether this is rounding or a fault"]

@@ -48,7 +48,7 @@ def rank(evidence: Evidence) -> list[Cause]:
             missing=[*finding.missing, *references.without_reference(entry.id, evidence)],
             confidence=finding.confidence,
             confirm=finding.confirm,
-            tells=_tells(entry, finding.confirm),
+            tells=finding.tells or _tells(entry, finding.confirm),
         )
         for entry, finding in found
     ]
@@ -144,5 +144,5 @@ TABLE: tuple[Entry, ...] = (
         samplers.own_draws,
         tells.FORCED,
     ),
-    Entry("near-tie", "A near tie: rounding flips the choice", tokens.near_tie, tells.FORCED),
+    Entry("near-tie", "A near tie: the drift flips the choice", tokens.near_tie, tells.FORCED),
 )

@@ -11,7 +11,6 @@ from .markdown_pair import pair_blocks
 from .markdown_text import block, code, fenced, fold, table, text
 from .markdown_top import MAX_FACT, opening, runs, split, timeline, two_sides
 from .pair_words import first_cause
-from .summary import told
 
 if TYPE_CHECKING:
     from .model import Postmortem, Proof
@@ -44,7 +43,7 @@ def to_markdown(document: Postmortem) -> str:
 
 
 def _causes(document: Postmortem) -> list[str]:
-    causes = [] if told(document.verdict) else document.verdict.causes
+    causes = document.verdict.causes
     if not causes and not document.proofs:
         return []
     blocks = ["## Causes"] if causes else ["## Experiments"]

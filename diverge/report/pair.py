@@ -9,7 +9,7 @@ from .. import verdict_words, words
 from .drift import draw_drift
 from .model import PairView, SideText, Token
 from .plot import draw_margins
-from .recorded import recorded, sampler_line, sampling_line
+from .recorded import Recorded, recorded, sampler_line, sampling_line
 
 if TYPE_CHECKING:
     from .data import ResultData
@@ -78,7 +78,7 @@ def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with
         before_left_out=folded_from - start,
         after_left_out=pair.positions - stop,
         recorded=sides,
-        prompts_differ=parts_at is not None and _in_prompt(pair),
+        prompts_differ=parts_at is not None and (_in_prompt(pair) or _unlike_lengths(sides)),
         first_logits=logits,
         candidates_at=chosen_at,
         candidates=[(item, _pieces(item.token_id, known)) for item in candidates],
@@ -115,7 +115,15 @@ def _causes(data: ResultData, pair: Pair) -> list[str]:
 
 def _in_prompt(pair: Pair) -> bool:
     """The tokens part inside a prompt: nobody chose them."""
-    return pair.first_step is None and pair.token_a is not None and pair.token_b is not None
+    if pair.token_a is None or pair.token_b is None or pair.first_position is None:
+        return False
+    return pair.first_step is None or pair.first_position < pair.prompt
+
+
+def _unlike_lengths(sides: tuple[Recorded | None, Recorded | None]) -> bool:
+    """The prompts of both sides are of different lengths, as far as their traces say."""
+    a, b = sides
+    return a is not None and b is not None and a.prompt != b.prompt
 
 
 def _chosen_at(pair: Pair, logits: FirstLogits | None) -> int | None:

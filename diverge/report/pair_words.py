@@ -70,7 +70,9 @@ def no_drift_line(document: Postmortem, view: PairView) -> str:
 
 
 def first_cause(pair: Pair, document: Postmortem) -> str:
-    """What the first-ranked cause of a pair is called: as the verdict words it where it is the verdict's."""
+    """What the cause that is ranked first for a pair is called: as the verdict says it of its own pair."""
     name = (pair.causes or "").split(", ")[0]
-    labels = {cause.id: cause.label for cause in document.verdict.causes}
+    first = document.verdict.first_token
+    own = first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample)
+    labels = {cause.id: cause.label for cause in document.verdict.causes} if own else {}
     return plain(labels.get(name) or cause_label(name)) if name else "–"

@@ -249,16 +249,6 @@ def _begun(words: str) -> str:
     return words[0].upper() + words[1:] if re.match(r"[a-z]+[ ,]", words) else words
 
 
-def told(verdict: Verdict) -> bool:
-    """The summary holds everything that the list of causes would."""
-    if len(verdict.causes) != 1:
-        return not verdict.causes
-    cause = verdict.causes[0]
-    told = [*_decisive(cause), plain(cause.label)]
-    lines = [_DIGEST.sub(r"\1…", plain(line).rstrip(".")) for line in cause.evidence]
-    return not cause.missing and all(any(line in one for one in told) for line in lines)
-
-
 def _decisive(cause: Cause) -> list[str]:
     """The evidence a reader needs first: what the label does not say, and how large the difference is."""
     label = plain(cause.label)

@@ -269,7 +269,7 @@ def test_decoding_alone_is_told_from_a_module_that_differs_everywhere(tmp_path: 
         (lambda row: row + np.arange(16, dtype=np.float32), ": a constant is added or missing, as a bias is"),
         (lambda row: row * np.float32([1.5] + 15 * [1]), ": one output channel is off"),
         (lambda row: np.roll(row, 5), "elements in another order"),
-        (lambda row: row[::-1] * np.float32(3.5), " itself: its weights, or the precision they are computed"),
+        (lambda row: row[::-1] * np.float32(3.5), " itself: its weights"),
     ],
 )
 def test_a_label_says_which_module_and_what_of_it(tmp_path: Path, change: Any, told: str) -> None:

@@ -337,12 +337,22 @@ main()
 def test_ctrl_c_ends_a_long_query_at_once(folder: Path, signals: int) -> None:
     sql = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"  # hours
     command = [sys.executable, "-c", TELLING, "query", str(folder / "t.parquet"), sql]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As from a terminal: what runs behind a shell's `&` ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as running:
         assert running.stderr is not None
         assert running.stderr.readline() == "running\n"
         for _ in range(signals):
             running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=10)
+        try:
+            out, err = running.communicate(timeout=10)
+        finally:
+            running.kill()
     assert running.returncode == 130
     assert out == ""
     assert err.splitlines()[-1] == "rip: interrupted"
