@@ -84,7 +84,7 @@ def diverge(
     from ..diverge.summary import print_summary
     from ..fingerprint.drift.compare import drift
     from ..schemas.claim import LEVELS
-    from .console import progress_bar, refuse_overwrite, stderr_console
+    from .console import check_output_file, progress_bar, refuse_overwrite, stderr_console
 
     if require not in LEVELS:
         raise BadInput(f"--require {require}: no such level", f"choose one of: {', '.join(LEVELS)}")
@@ -94,7 +94,9 @@ def diverge(
     if noise and reference is None:
         raise BadInput("--noise is measured against a reference", "give one with --reference R.parquet")
     if html is not None:
-        refuse_overwrite(html, force)
+        if html.suffix.lower() not in (".html", ".htm"):
+            raise BadInput(f"--html {html}: the ending says no HTML", "end the name in .html")
+        check_output_file(html, force)
     headers = read_header(a), read_header(b)
     refuse_overwrite(folder, force)
     base, now = headers[0].fingerprint, headers[1].fingerprint

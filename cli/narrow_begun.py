@@ -74,6 +74,8 @@ def begun(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
     Raises:
         OutputFailed: The folder holds something else, or other runs that succeeded, and `force` is off.
     """
+    if out.exists() and not out.is_dir():
+        raise OutputFailed(f"{out} is no folder", "name a folder with -o")
     from ..diverge.narrow.ledger import Ledger
     from ..diverge.narrow.search import GOOD
 

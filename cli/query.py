@@ -67,6 +67,8 @@ def query(
     if chosen == "parquet" and output is None:
         raise BadInput("Parquet needs a file", "name one with -o FILE.parquet")
     if output is not None:
+        if output.exists() and output.samefile(path):
+            raise OutputFailed(f"{output} is what is read", "choose another name")
         refuse_overwrite(output, force)
     with _one_interrupt(), open_views(path) as views:
         for note in views.notes:

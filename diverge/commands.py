@@ -27,6 +27,11 @@ _IDENTITY = {
 """Identity hash of an envelope → what the flat fingerprint calls it."""
 
 
+def as_word(path: str) -> str:
+    """A path as a word of a command: one that begins with a dash would be read as an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
 @dataclass(frozen=True)
 class Commands:
     """Commands about two traces, to be run in one folder. `name_*` are their paths as the user gave them."""
@@ -65,7 +70,7 @@ class Commands:
             mode = None
         if lane.engine == OWN_PROGRAM:
             how = ", ".join(f"{name}={value}" for name, value in said.items())
-            then = shlex.join(["rip", "diverge", self.name_a, "again.parquet"])
+            then = shlex.join(["rip", "diverge", as_word(self.name_a), "again.parquet"])
             return f"run the program again{f' with {how}' if how else ''}, tapped into again.parquet; {then}"
         hidden = []
         for name, setting in lane.settings.items():
@@ -89,7 +94,7 @@ class Commands:
             words += [option, place] if place else []
         mode = mode or self.header_b.mode
         if mode != "free":
-            words += ["--mode", mode, "--golden", self.name_a]
+            words += ["--mode", mode, "--golden", as_word(self.name_a)]
         if neighbours := said.pop("neighbours", 0):
             words += ["--neighbours", str(neighbours)]
         if repeats != 1:
@@ -106,8 +111,10 @@ class Commands:
             mode if mode != self.header_b.mode else "repeated" if repeat else "again"
         )
         out = out or f"try-{tried}.parquet"
-        command = shlex.join(["rip", "replay", self.name_b, *words, "-o", out])
-        again = f"{command}; {shlex.join(['rip', 'diverge', self.name_a, out])}"
+        if Path(out).name == Path(self.name_b).name:  # B is such a run itself
+            out = f"again-{out}"
+        command = shlex.join(["rip", "replay", as_word(self.name_b), *words, "-o", out])
+        again = f"{command}; {shlex.join(['rip', 'diverge', as_word(self.name_a), out])}"
         # A value that may be a secret is in no trace: whoever runs this knows it.
         return f"{again}  # and --set {' --set '.join(f'{name}=…' for name in hidden)}" if hidden else again
 
@@ -168,17 +175,17 @@ class Commands:
 
     def drift(self) -> str:
         """The command that shows what changed between the two environments."""
-        return shlex.join(["rip", "query", self.result, "SELECT * FROM changes"])
+        return shlex.join(["rip", "query", as_word(self.result), "SELECT * FROM changes"])
 
     def query_differing_tokens(self) -> str:
         """A query that shows the first differing tokens."""
         sql = "SELECT request_id, position, token_a, token_b FROM tokens WHERE NOT token_equal LIMIT 10"
-        return shlex.join(["rip", "query", self.result, sql])
+        return shlex.join(["rip", "query", as_word(self.result), sql])
 
     def query_norms(self) -> str:
         """A query that shows the differing rows with non-finite drift."""
         sql = "SELECT position, name, part, l2_a, l2_b FROM sites WHERE NOT isfinite(rel_drift) LIMIT 10"
-        return shlex.join(["rip", "query", self.result, sql])
+        return shlex.join(["rip", "query", as_word(self.result), sql])
 
 
 def reading(setting: Setting) -> Any:

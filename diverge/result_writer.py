@@ -33,6 +33,8 @@ class ResultWriter:
         """
         if folder.is_symlink():  # what a link leads to is replaced, not the link
             folder = folder.resolve()
+        if folder.name in ("", ".."):
+            raise OutputFailed(f"{folder} is no name of a new folder", "choose a name, for example result")
         self._folder = folder
         self._unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
         self._writers: dict[str, pq.ParquetWriter] = {}

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from . import tells
 from .evidence import Evidence
-from .finding import Finding, circumstance
+from .finding import Confidence, Finding, circumstance
+from .look import is_attention
 from .memory import boundary
 
 _BATCH = ("batch_size", "neighbours", "arrival")
@@ -81,7 +82,11 @@ def padding(e: Evidence) -> Finding | None:
         e.replay(padding_side=other),
     )
     # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
-    return replace(found, confidence="low") if e.shape_differences("batch_size") else found
+    if not e.shape_differences("batch_size"):
+        return found
+    # What padding alone changes is the mask, so the kernel and the sums of an attention.
+    weaker: Confidence = "medium" if is_attention(e.seen.pattern) else "low"
+    return replace(found, confidence=weaker, tells=tells.OTHER_SIDE)
 
 
 def paths(e: Evidence) -> Finding | None:

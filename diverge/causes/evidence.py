@@ -12,7 +12,7 @@ from ...schemas.fingerprint import Fact
 from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
-from ..commands import Commands, reading
+from ..commands import NOT_KEPT, Commands, reading
 from ..comparison.agreement import unseeded
 from .change_words import in_words
 from .gather import Gathered
@@ -263,13 +263,13 @@ class Evidence(Commands):
             f"{name}: {reading(a[name])} in A, {reading(b[name])} in B"
             for name in sorted({*a} & {*b})
             if None not in (reading(a[name]), reading(b[name]))
-            and reading(a[name]) != reading(b[name])
+            and str(reading(a[name])) != str(reading(b[name]))  # a lane may have told a number as a word
             and name not in _OF_THE_CLIENT
         ]
         if self.header_a.lane.engine == self.header_b.lane.engine:
             for name in sorted({*a} ^ {*b}):
                 known, side, other = (a[name], "A", "B") if name in a else (b[name], "B", "A")
-                if known.source == "lane":
+                if known.source == "lane" and reading(known) != NOT_KEPT:
                     found.append(f"{name}: {reading(known)} in {side}, not stated in {other}")
         return found
 

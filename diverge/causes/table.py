@@ -20,6 +20,10 @@ from .evidence import Evidence
 from .finding import Confidence, Finding
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
+_NO_ROUNDING = frozenset(
+    {"weights", "model-config", "positions", "kv-cache", "non-finite", "moe-routing", "beyond-rounding"}
+)
+"""Causes whose drift is no rounding, so that what it swaps was no tie."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ def rank(evidence: Evidence) -> list[Cause]:
     """All causes that apply: direct proofs first, then by confidence, then in the order of the table; what
     only tells why a token flipped comes behind what tells where the numbers began to differ."""
     found = [(entry, finding) for entry in TABLE if (finding := entry.find(evidence)) is not None]
+    if any(entry.id in _NO_ROUNDING for entry, _ in found):
+        found = [one for one in found if one[0].id != "near-tie"]
     found.sort(
         key=lambda item: (not item[1].direct, item[1].of_choice, _ORDER[item[1].confidence]),
     )
@@ -102,6 +108,7 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry("sampler", "Equal logits, another token: sampler or random state", samplers.sampler, tells.CHOSEN),
     Entry("weights", "The weights differ", tokens.weights, tells.CHANGED),
+    Entry("model-config", "The model's configuration differs", tokens.config, tells.CHANGED),
     Entry("dtype", "Another dtype or quantization", circumstances.dtype, tells.AS_A),
     Entry("not-repeatable", "A run that does not repeat itself", modules.non_repeating, tells.UNLIKE),
     Entry("batch-rows", "Identical rows of one batch differ", modules.batch_rows, tells.UNLIKE),

@@ -26,3 +26,7 @@ FORCED = (
     "with A's tokens forced every step can be compared: logits that differ by no more than here confirm it"
 )
 MEASURED = "the same ratio over all positions, with A's tokens forced, confirms it"
+OTHER_SIDE = (
+    "the padding moves to the other side: where the first difference moves or changes with it, padding is "
+    "part of the cause; a batch of requests of one length has none"
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .evidence import Evidence
 from .finding import Confidence, Finding
-from .look import beyond_rounding
+from .look import beyond_rounding, label_of, size_of
 from .routing import is_choice
 
 _OF_DRAWS = ("top_p", "top_k", "min_p", "seed", "seed_scope")
@@ -82,7 +82,28 @@ def weights(e: Evidence) -> Finding | None:
         more = f" and {len(tensors) - _TENSORS} more" if len(tensors) > _TENSORS else ""
         evidence.append(f"tensors that changed: {', '.join(tensors[:_TENSORS])}{more}")
     site = e.first_site
-    own = [] if site is None else [name for name in tensors if f".{site.site}." in f".{name}"]
+    # GPT-2's checkpoints call their layers h.
+    paths = () if site is None else (f".{site.site}.", f".{site.site.replace('layers.', 'h.', 1)}.")
+    own = [name for name in tensors if any(path in f".{name}" for path in paths)]
     if own:
         evidence.append(f"{own[0]} belongs to the module where the difference begins: {e.first_place}")
     return Finding(evidence, "high", confirm=e.drift(), direct=True)
+
+
+def config(e: Evidence) -> Finding | None:
+    """The model's configuration differs, and its weights do not."""
+    changed = e.changed_fields("model", ("config_sha256",))
+    if not changed or not e.differs or weights(e) is not None:
+        return None
+    evidence = [
+        "config.json differs while the weights are the same: an epsilon, a base of the positions, a scale, …",
+        *(f"changed in the fingerprint: {name}" for name in changed),
+    ]
+    seen, site = e.seen.pattern, e.first_site
+    if site is not None:
+        evidence.append(f"the difference begins at {e.first_place}")
+    if seen is not None:
+        evidence += size_of(seen)
+    label = None if seen is None else f"The model's configuration differs, and acts first in {label_of(seen)}"
+    found: Confidence = "high" if site is not None and site.is_origin else "medium"
+    return Finding(evidence, found, confirm=e.drift(), direct=True, label=label)

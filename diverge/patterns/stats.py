@@ -34,6 +34,8 @@ def survival(times: Sequence[tuple[int, bool]]) -> list[SurvivalPoint]:
         share *= 1 - count / at_risk
         spread += count / (at_risk * (at_risk - count)) if at_risk > count else math.inf
         low, high = _log_log(share, spread)
+        if not share:  # of n sequences all have parted: Wilson's bound for 0 of n
+            high = Z_95**2 / (len(last) + Z_95**2)
         curve.append(SurvivalPoint(step=step, at_risk=at_risk, share=share, low=low, high=high))
     return curve
 

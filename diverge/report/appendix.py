@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ..commands import OWN_PROGRAM, Commands
+from ..commands import OWN_PROGRAM, Commands, as_word
 from ..words import NONE, plain, plural
 from .model import Appendix
 
@@ -101,16 +101,20 @@ def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) ->
     found.append(_compare(verdict, place, a, b))
     if verdict.first_token is not None:
         differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
-        found.append(("look at the differing tokens", shlex.join(["rip", "query", place.result, differing])))
+        found.append(
+            ("look at the differing tokens", shlex.join(["rip", "query", as_word(place.result), differing]))
+        )
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
-        found.append(("look at the drift by layer", shlex.join(["rip", "query", place.result, by_layer])))
+        found.append(
+            ("look at the drift by layer", shlex.join(["rip", "query", as_word(place.result), by_layer]))
+        )
     return [(what, plain(command)) for what, command in found]
 
 
 def _compare(verdict: Verdict, place: Place, a: Source, b: Source) -> tuple[str, str]:
     """The comparison again, with what it was given beside the two traces, as far as the verdict says."""
-    words = ["rip", "diverge", a.path, b.path, "-o", place.result, "--force"]
+    words = ["rip", "diverge", as_word(a.path), as_word(b.path), "-o", as_word(place.result), "--force"]
     what = "compare the two traces again"
     if verdict.reference is not None:
         words += ["--reference", verdict.reference.path]

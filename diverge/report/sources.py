@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
+from ..commands import as_word
 from ..reading.load import Trace, open_trace
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class Place:
 
     def command(self, said: str) -> str:
         """A command that the comparison wrote, for this folder and where things lie now."""
-        said = _RESULT.sub(lambda found: f"{found[1]}{shlex.quote(self.result)}", said)
+        said = _RESULT.sub(lambda found: f"{found[1]}{shlex.quote(as_word(self.result))}", said)
         for before, now in self.renamed.items():
-            word = re.compile(rf"(?<!\S){re.escape(shlex.quote(before))}(?=[\s;]|$)")
-            said = shlex.quote(now).join(word.split(said))
+            word = re.compile(rf"(?<!\S){re.escape(shlex.quote(as_word(before)))}(?=[\s;]|$)")
+            said = shlex.quote(as_word(now)).join(word.split(said))
         return said
 
 

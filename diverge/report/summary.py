@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas.trace import PARTS_SUFFIX
 from ..words import does, number, plain, plural, quoted_token, request_name, site_label
 from .model import NextStep, Sentence
 
@@ -79,6 +80,15 @@ def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
 
 
 def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
+    told = _compared_what(verdict, sources)
+    cut = [name for name, side in (("A", verdict.a), ("B", verdict.b)) if side.path.endswith(PARTS_SUFFIX)]
+    if not cut:
+        return told
+    runs = "Both runs were" if len(cut) == 2 else f"Run {cut[0]} was"
+    return f"{runs} not finished, so only what was kept is compared. {told}"
+
+
+def _compared_what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
     compared = verdict.compared
     runs = " and ".join(_run(source, verdict) for source in sources)
     if compared.texts and not compared.sequences:

@@ -102,6 +102,17 @@ def test_the_report_is_written_beside(traces: Path, monkeypatch: pytest.MonkeyPa
     assert "<html" in (traces / "report.html").read_text()
 
 
+def test_no_trace_is_overwritten_by_a_report_or_a_result(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (traces / "a.parquet").read_bytes()
+    assert run(monkeypatch, "a.parquet", "drifted.parquet", "--html", "a.parquet", "--force") == 2
+    assert "the ending says no HTML" in capsys.readouterr().err
+    assert run(monkeypatch, "a.parquet", "drifted.parquet", "-o", ".", "--force") == 2
+    assert "no name of a new folder" in capsys.readouterr().err
+    assert (traces / "a.parquet").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("b", "level", "code"),
     [

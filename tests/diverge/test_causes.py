@@ -535,3 +535,41 @@ def test_where_a_drift_is_beyond_rounding_and_where_not_is_told(tmp_path: Path) 
     told = found.evidence
     beyond = "of 9 rows that differ with equal inputs, 3 are beyond rounding (positions 4–5, 9), 6 within it"
     assert beyond in told
+
+
+def test_a_changed_configuration_is_a_cause_and_no_tie(tmp_path: Path) -> None:
+    a, b = pair((0, 3))
+    for one in (a, b):
+        one.topk_logits[8, :2] = [5.02, 5.0]
+    flip(b, 3, 0.03)
+    greedy = {"a_requests": sampled(temperature=0), "b_requests": sampled(temperature=0)}
+    changes = [change("model", "config_sha256", "x", "y")]
+    found = verdict_of(tmp_path, a, b, changes=changes, **greedy).causes
+    assert [one.id for one in found] == ["model-config"]
+    assert found[0].label.endswith("acts first in layers.0.mlp.gate_proj")
+    assert found[0].confirm == f"rip query {tmp_path / 'out'} 'SELECT * FROM changes'"
+    weights = [*changes, change("model", "tensors", {"x": "1"}, {"x": "2"})]  # then the weights tell it
+    assert [one.id for one in verdict_of(tmp_path, a, b, changes=weights, **greedy).causes] == ["weights"]
+    # The control: with nothing changed the small drift is a tie that rounding breaks.
+    assert "near-tie" in [one.id for one in verdict_of(tmp_path, a, b, **greedy).causes]
+
+
+def test_a_name_with_a_leading_dash_is_no_option_in_a_command(tmp_path: Path) -> None:
+    a, b = pair((0, 3))
+    for name, one in (("a.parquet", a), ("-b.parquet", b)):
+        write_trace(tmp_path / name, [one], header(SITES))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path)
+        found = diverge(Path("a.parquet"), Path("-b.parquet"), Path("out"), []).causes[0]
+    assert found.confirm is not None
+    assert shlex.split(found.confirm.partition(";")[0])[2] == "./-b.parquet"
+
+
+def test_a_number_told_as_a_word_is_no_difference_and_a_hidden_variable_no_cause(tmp_path: Path) -> None:
+    hidden = {"env.TOKEN": Setting(resolved="(not kept)", observed="(not kept)", source="lane")}
+    told = lane(threads="2")
+    b_lane = told.model_copy(update={"settings": {**told.settings, **hidden}})
+    found = verdict_of(tmp_path, *pair((0, 3)), a_lane=lane(threads=2), b_lane=b_lane).causes
+    assert [one.id for one in found] == ["module"]
+    other = verdict_of(tmp_path, *pair((0, 3)), a_lane=lane(threads=2), b_lane=lane(threads=1)).causes
+    assert other[0].id == "threads"
