@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ..schemas.verdict import FirstSite
 
 NONE = "–"
+BROKEN = "\ufffd"
+"""What a decoder gives for a token that holds only some bytes of a character."""
 
 MARKS = {"\n": "↵", "\t": "⇥", "\r": "␍"}
 
@@ -151,6 +153,8 @@ def quoted_token(token_id: int, texts: dict[str, str]) -> str:
     text = texts.get(str(token_id))
     if text is None:
         return f"token {token_id}"
+    if BROKEN in text:
+        return f"token {token_id}, a part of a character"
     shown = "".join(part for _, part in pieces(text.strip(" ") or text, spaces=not text.strip(" ")))
     return f"“{shown.replace(chr(10), '')}” ({token_id})"
 

@@ -177,7 +177,7 @@ def _token(row: TokenRow, token_id: int | None, texts: dict[str, str], parts_at:
 
 def _pieces(token_id: int, texts: dict[str, str], spaces: bool = True) -> list[tuple[bool, str]]:
     text = texts.get(str(token_id))
-    if text is None:
+    if text is None or words.BROKEN in text:
         return [(True, f"⟨{token_id}⟩")]
     return words.pieces(text, spaces) or [(True, "∅")]
 

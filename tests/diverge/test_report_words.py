@@ -13,6 +13,7 @@ from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites,
 from rip.diverge.compare import diverge
 from rip.diverge.report.markdown_pair import _groups
 from rip.diverge.report.write import write_report
+from rip.diverge.words import quoted_token
 from rip.schemas.trace import Setting, TraceHeader
 from rip.schemas.verdict import Cause, Verdict
 
@@ -189,3 +190,9 @@ def test_what_spreads_to_earlier_tokens_of_the_pass_stands_behind_its_origin(tmp
     assert verdict.first_site.position == 2
     origin = markdown.index("origin of the difference")
     assert origin < markdown.index("It spreads through the whole pass, to earlier tokens too")
+
+
+def test_a_part_of_a_character_is_told_as_its_token() -> None:
+    texts = {"7": "\ufffd", "8": "数"}
+    assert quoted_token(7, texts) == "token 7, a part of a character"
+    assert quoted_token(8, texts) == "“数” (8)"
