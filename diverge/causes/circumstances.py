@@ -52,11 +52,13 @@ def dtype(e: Evidence) -> Finding | None:
 def batch(e: Evidence) -> Finding | None:
     evidence = e.shape_differences("batch_size")
     if evidence and e.differs:
-        return circumstance(
-            e,
-            [*evidence, f"at the first differing row, {e.first_place}"],
-            e.replay(neighbours=0, batch_size=1),
-        )
+        evidence.append(f"at the first differing row, {e.first_place}")
+        if e.shape_differences("padded_tokens") and is_attention(e.seen.pattern):
+            evidence.append(
+                "it lies in an attention, and the batch is padded: the mask of the padding alone may do it, as "
+                "requests of one length would show"
+            )
+        return circumstance(e, evidence, e.replay(neighbours=0, batch_size=1))
     # What shared a pass was not observed; what was sent together is known.
     sent = e.settings_named(*_BATCH)
     if not sent or not e.differs or e.shape("batch_size") is not None:
