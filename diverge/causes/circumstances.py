@@ -55,8 +55,8 @@ def batch(e: Evidence) -> Finding | None:
         evidence.append(f"at the first differing row, {e.first_place}")
         if e.shape_differences("padded_tokens") and is_attention(e.seen.pattern):
             evidence.append(
-                "it lies in an attention, and the batch is padded: the mask of the padding alone may do it, as "
-                "requests of one length would show"
+                "it lies in an attention, and the batch is padded: the mask of the padding alone may do it; "
+                "requests of one length have none"
             )
         return circumstance(e, evidence, e.replay(neighbours=0, batch_size=1))
     # What shared a pass was not observed; what was sent together is known.
