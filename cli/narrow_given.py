@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -77,7 +78,7 @@ class Side:
         for field in (*FIELDS, "tap"):
             typed = self.typed.get(field, "--")
             if typed.startswith("--vary "):
-                fix = fix.replace(f"--{field}", f"--vary {field}=GOOD:BAD")
+                fix = re.sub(rf"--{field}\b( [0-9]+)?", f"--vary {field}=GOOD:BAD", fix)
             elif not typed.startswith("--"):
                 fix = fix.replace(f"--{field}", f"{field} in the file")
         return fix

@@ -239,9 +239,7 @@ def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str], judged:
     if repeats:
         moved = [float(np.nanmax(gap, initial=0.0)) for gap in found.apart]
         same = sum(gap == 0 for gap in moved)
-        said = (
-            f"{same} of {repeats} repeats of A are as A itself" if same else "no repeat of A is as A itself"
-        )
+        said = f"{same} of {repeats} repeats of A equal A" if same else "no repeat of A equals A"
         notes.append(f"noise: {said}; the largest distance between A and a repeat is {max(moved):.2g}")
     return notes
 
