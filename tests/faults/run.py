@@ -59,7 +59,8 @@ def _words(found: Seen) -> str:
     case = found.case
     return (
         f"{case.id}: wanted {case.causes} at {case.site}, found {found.ranked[:3]} at {found.named}, "
-        f"by a plain loop {found.first}, {'changed' if found.changed else 'nothing changed'}"
+        f"by a plain loop {found.first}, {'changed' if found.changed else 'nothing changed'}; it says: "
+        f"{found.said.splitlines()}"
         f"{_zoom_words(found)}"
     )
 
