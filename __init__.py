@@ -6,7 +6,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_LATE = {"tap": "replay.capture.program:Tap"}
+_LATE = {"tap": "replay.own_programs.tap:Tap"}
 """What is imported when it is first asked for: importing rip loads nothing and runs nothing."""
 
 

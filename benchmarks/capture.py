@@ -15,8 +15,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from rip.replay.capture.row_summaries import RowSummaries
 from rip.replay.capture.taps import Segment, StepBlock, Taps
+from rip.replay.row_summaries.reference import RowSummaries
 
 COARSE = r"layers\.\d+(\.self_attn|\.mlp)?$"
 SETS = {"coarse": (COARSE, 1.05, 1.15), "every": ("", 1.10, 1.50)}
@@ -50,9 +50,9 @@ def main() -> None:
 
 def small_model() -> Path:
     """The converted folder of the packaged model."""
-    from rip.cli.demo import packaged_model
+    from rip.commands.demo import packaged_model
     from rip.fingerprint.model.hashing import hash_files
-    from rip.replay.engines.hf_load import folder_of
+    from rip.replay.engines.hf.load import folder_of
 
     path = Path(packaged_model())
     return folder_of(path, hash_files([path])[path].sha256)

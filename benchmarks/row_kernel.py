@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numba
 import torch
-from rip.replay.capture import summarise
-from rip.replay.capture.kernels import (
+from rip.replay.row_summaries import summarise
+from rip.replay.row_summaries.cpu_kernels import (
     bf16_zeros,
     f16_zeros,
     f32_zeros,
@@ -24,8 +24,8 @@ from rip.replay.capture.kernels import (
     measure_row,
     scratch_block,
 )
-from rip.replay.capture.row_summaries import RowSummaries
-from rip.replay.capture.summarise import RepeatedRows, summarise_tensor
+from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.summarise import RepeatedRows, summarise_tensor
 
 ZEROS = {
     torch.bfloat16: bf16_zeros,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rip.fingerprint.model.hashing import hash_files
 from rip.replay.engines.base import Opening
-from rip.replay.engines.hf_load import folder_of
+from rip.replay.engines.hf.load import folder_of
 from rip.replay.engines.http.settings import CLIENT_SETTINGS, resolve_settings
 from rip.replay.engines.http.vllm_start import start_vllm
 from rip.schemas.envelope import Runtime

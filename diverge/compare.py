@@ -17,7 +17,7 @@ from .. import __version__
 from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .causes.diagnose import causes, first_logprob, first_row, first_site, first_text, first_token
+from .causes.first_difference import causes, first_logprob, first_row, first_site, first_text, first_token
 from .causes.pass_order import begin_where_they_ran_first
 from .comparison.agreement import agreement
 from .comparison.align import Pair, Run, plan
@@ -36,7 +36,7 @@ from .reading.columns import ListLengths
 from .reading.load import Trace, open_trace
 from .reference.judge import judge
 from .reference.tables import reference_rows
-from .result_writer import ResultWriter
+from .result.writer import ResultWriter
 
 Progress = Callable[[int, int], None]
 """Told how many positions are done, of how many."""

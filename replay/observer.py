@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ..schemas.errors import RipError
 from ..schemas.trace import Mode, ObserverCheck
 from .engines.base import Engine, Rows
-from .plan import Batch
-from .record import Logits, logits_of
+from .record_run import Logits, logits_of
+from .request.batches import Batch
 
 OBSERVER_ROWS = 64
 """Rows after which the check stops: enough for differences to show, cheap on long answers."""

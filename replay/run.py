@@ -21,16 +21,16 @@ from ..schemas.trace import (
     Setting,
     TraceHeader,
 )
-from .capture.writer import TraceWriter
-from .contract import known_vocabulary
 from .engines.base import Engine
-from .findings import Findings
-from .golden import Golden
-from .identity import check_identity, runtime_difference, runtime_settings, unstated_identity
 from .observer import observe_again
-from .plan import Batch, Beside, plan_batches
-from .record import Outcome, Progress, Recorder
-from .requested import requested
+from .record_run import Outcome, Progress, Recorder
+from .request.batches import Batch, Beside, plan_batches
+from .request.contract import known_vocabulary
+from .request.findings import Findings
+from .request.golden import Golden
+from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
+from .request.resolve import requested
+from .trace_file.writer import TraceWriter
 
 
 @dataclass(frozen=True)

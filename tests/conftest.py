@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from rip.replay.engines.hf import HfEngine
+    from rip.replay.engines.hf.engine import HfEngine
 
 settings.register_profile("rip", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("rip")
@@ -46,7 +46,7 @@ def smollm2() -> Path:
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
     from rip.fingerprint.model.hashing import hash_files
-    from rip.replay.engines.hf_load import folder_of
+    from rip.replay.engines.hf.load import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     return folder_of(gguf, hash_files([gguf])[gguf].sha256)
@@ -62,7 +62,7 @@ def open_engine() -> Callable[..., HfEngine]:
     import re
 
     from rip.replay.engines.base import Opening
-    from rip.replay.engines.hf import HfEngine
+    from rip.replay.engines.hf.engine import HfEngine
     from rip.schemas.envelope import Runtime
 
     opened: list[HfEngine] = []

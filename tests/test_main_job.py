@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from rip.cli import app
-from rip.cli.demo import REQUESTS
-from rip.replay.expected import first_difference
+from rip.commands.demo import REQUESTS
+from rip.replay.request.expected_answer import first_difference
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.model

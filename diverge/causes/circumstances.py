@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import tells
+from . import interpretation
+from .describe_module import is_attention
 from .evidence import Evidence
 from .finding import Confidence, Finding, circumstance
-from .look import is_attention
-from .memory import boundary
+from .kv_cache import boundary
 
 _BATCH = ("batch_size", "neighbours", "arrival")
 _CACHE = ("cache", "enable_prefix_caching")
@@ -88,7 +88,7 @@ def padding(e: Evidence) -> Finding | None:
         return found
     # What padding alone changes is the mask, so the kernel and the sums of an attention.
     weaker: Confidence = "medium" if is_attention(e.seen.pattern) else "low"
-    return replace(found, confidence=weaker, tells=tells.OTHER_SIDE)
+    return replace(found, confidence=weaker, tells=interpretation.OTHER_SIDE)
 
 
 def paths(e: Evidence) -> Finding | None:
@@ -134,7 +134,7 @@ def cache(e: Evidence) -> Finding | None:
         evidence.append(f"the first difference sits exactly at a boundary: {boundary(e, at)}")
     as_a = e.replay_as_a(*_CACHE, *_CHUNK)
     found = circumstance(e, evidence, as_a or e.replay(), cached=True)
-    return found if as_a else replace(found, tells=tells.CACHED)
+    return found if as_a else replace(found, tells=interpretation.CACHED)
 
 
 def chunks(e: Evidence) -> Finding | None:

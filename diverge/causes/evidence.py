@@ -12,9 +12,9 @@ from ...schemas.fingerprint import Fact
 from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
-from ..commands import NOT_KEPT, Commands, reading
 from ..comparison.agreement import unseeded
-from .change_words import in_words
+from ..present.changes import in_words
+from .confirm import NOT_KEPT, Commands, reading
 from .gather import Gathered
 
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .describe_module import size_of
 from .evidence import Evidence
-from .look import size_of
 
 Confidence = Literal["high", "medium", "low"]
 

@@ -11,8 +11,8 @@ from ..comparison.align import IndexedSequence, row_of
 from ..comparison.tally import PairState, Tally
 from ..reading.columns import RowReader
 from ..reading.load import Trace
-from .around import Pattern, look
 from .draws import MOST_STEPS, Choices, choices
+from .row_pattern import Pattern, look
 
 _STARTS = 64
 """Sequences whose first draw is looked at."""

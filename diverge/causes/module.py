@@ -6,11 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..words import plural
-from .around import Pattern, Twin
-from .evidence import Evidence
-from .finding import Finding
-from .look import (
+from ..present.format import plural
+from .describe_module import (
     beyond_rounding,
     elsewhere,
     is_attention,
@@ -22,8 +19,11 @@ from .look import (
     stands_alone,
     what_is_wrong,
 )
-from .memory import decode_path, kv_cache
+from .evidence import Evidence
+from .finding import Finding
+from .kv_cache import decode_path, kv_cache
 from .routing import is_choice
+from .row_pattern import Pattern, Twin
 
 
 def non_repeating(e: Evidence) -> Finding | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .describe_module import beyond_rounding, label_of, size_of
 from .evidence import Evidence
 from .finding import Confidence, Finding
-from .look import beyond_rounding, label_of, size_of
 from .routing import is_choice
 
 _OF_DRAWS = ("top_p", "top_k", "min_p", "seed", "seed_scope")

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...schemas.sequences import Agreement, Proportion, RequestAgreement, TraceAgreement
 from ...schemas.trace import Setting, TraceHeader
+from ..present.format import plural
 from ..reading.columns import RowReader
-from ..words import plural
 from .align import SequenceKey, row_of
 from .pairing import Outputs, Pairing
 

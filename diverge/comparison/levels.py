@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...schemas.claim import LEVELS, Level
 from ...schemas.verdict import FirstSite, FirstToken, LevelVerdict
-from ..words import does, plural
+from ..present.format import does, plural
 from .agreement import unseeded
 from .align import describe
 from .pairing import Pairing, TextPair

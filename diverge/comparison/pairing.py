@@ -12,8 +12,8 @@ import numpy as np
 
 from ...schemas.errors import BadInput, NothingCompared
 from ...schemas.trace import TraceHeader
+from ..present.format import plural
 from ..reading.load import Trace
-from ..words import plural
 from .align import (
     IndexedSequence,
     Pair,

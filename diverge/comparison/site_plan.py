@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...schemas.trace import Site
+from ..present.format import plural
 from ..reading.load import Trace, site_key
-from ..words import plural
 
 
 @dataclass(frozen=True)

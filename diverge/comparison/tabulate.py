@@ -11,7 +11,7 @@ from ...schemas.change import Change
 from ..reading.candidates import NO_TOKEN
 from ..reading.columns import CandidateReader, Extent, RowReader
 from ..reading.load import Trace
-from ..tables import arrow_schema
+from ..result.tables import arrow_schema
 from .align import row_of
 from .site_plan import SitePlan
 from .sites import SiteRows

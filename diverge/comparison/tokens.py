@@ -14,7 +14,7 @@ import pyarrow as pa
 from ..reading.candidates import NO_TOKEN, Candidates
 from ..reading.columns import CandidateReader, Extent, ListLengths, RowReader
 from ..reading.load import Trace
-from ..tables import arrow_schema
+from ..result.tables import arrow_schema
 from .align import Run
 from .sites import SiteRows
 from .topk import Differences, differences

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...schemas.trace import TraceHeader
+from ..present.format import plural
 from ..reading.load import Trace
-from ..words import plural
 from .pairing import Outputs, Pairing
 from .tally import Tally
 

@@ -10,7 +10,7 @@ from ...schemas.change import Change
 from ...schemas.reference import Reference
 from ...schemas.trace import Request
 from ...schemas.verdict import Cause
-from ..causes.diagnose import causes, diverging, first_site, first_token
+from ..causes.first_difference import causes, diverging, first_site, first_token
 from ..comparison.tally import PairState, Tally
 from ..reading.load import Trace
 

@@ -24,7 +24,7 @@ from ..comparison.sites import SiteComparer, SiteRows
 from ..comparison.tally import LOGITS, PairState, Tally
 from ..comparison.tokens import TokenRows
 from ..reading.load import Trace
-from ..tables import arrow_schema
+from ..result.tables import arrow_schema
 from .stats import half_life, jump_of, leaves_range, survival
 
 _LOOKED_BACK = 64

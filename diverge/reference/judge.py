@@ -15,12 +15,12 @@ import numpy as np
 
 from ...schemas.reference import Reference, ReferenceSite
 from ..comparison.align import Pair
+from ..present.format import plural
+from ..present.reference import sentence
 from ..reading.load import Trace
-from ..words import plural
 from . import stats
 from .fitness import EPSILON, expected_ratio, main_dtypes, of_another_model, too_coarse
 from .rows import Distances, read_distances
-from .words import sentence
 
 FEW = 3
 """Sequences below which a shift may be one sequence's own: then all of a side's typical rows must be beyond

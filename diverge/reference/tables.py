@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..patterns.sequences import layer_number
-from ..tables import arrow_schema
+from ..result.tables import arrow_schema
 from .judge import Judged
 
 

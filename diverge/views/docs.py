@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...schemas import trace
-from .. import tables
+from ..result import tables
 from . import zoom
 
 VIEWS = (

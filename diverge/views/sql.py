@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...schemas import trace
-from .. import tables
+from ..result import tables
 from . import pattern_sql
 
 if TYPE_CHECKING:

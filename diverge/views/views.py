@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...schemas.errors import BadInput
-from .. import tables
+from ..result import tables
 from . import sql as view_sql
 from .docs import EXAMPLES, MADE_BY, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
 from .memory import create_table, writable

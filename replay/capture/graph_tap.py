@@ -20,11 +20,11 @@ from torch import nn
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from .device import Landing, doubt_about, new_slots, summaries_in
+from ..row_summaries.device import Landing, doubt_about, new_slots, summaries_in
+from ..row_summaries.reference import RowSummaries, as_rows, no_room
+from ..row_summaries.summarise import summarise_tensor
 from .discovery import UNOBSERVED, Output, some_of, tensors_of
 from .passes import Layout
-from .row_summaries import RowSummaries, as_rows, no_room
-from .summarise import summarise_tensor
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 
 _TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}
@@ -50,7 +50,7 @@ def _observe_on_cpu(rows: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
 
 
 def _observe_on_cuda(rows: torch.Tensor, slots: torch.Tensor, table: torch.Tensor, site: int) -> None:
-    from .triton_kernels import Launch
+    from ..row_summaries.gpu_kernels import Launch
 
     positions, sites, _ = slots.shape
     rows, count, stride = as_rows(rows)
@@ -123,7 +123,7 @@ class GraphTaps:
             self.not_seen.append(f"{len(lost)} sites cannot be summarised in a graph: {some_of(lost)}")
         self._slots = new_slots(self._max_tokens, len(usable), device)
         if device.type == "cuda":
-            from .triton_kernels import table_for
+            from ..row_summaries.gpu_kernels import table_for
 
             widest = max(rows.shape[-1] * rows.itemsize for rows in found.values())
             self._table = table_for(self._slots.device, widest)

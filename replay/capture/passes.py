@@ -13,9 +13,9 @@ from enum import Enum
 
 import torch
 
-from .device import Pending, RepeatedOnDevice
-from .row_summaries import RowSummaries
-from .summarise import RepeatedRows, summarise_tensor
+from ..row_summaries.device import Pending, RepeatedOnDevice
+from ..row_summaries.reference import RowSummaries
+from ..row_summaries.summarise import RepeatedRows, summarise_tensor
 
 
 class Layout(Enum):

@@ -14,8 +14,8 @@ from ...schemas.trace import Mode, Setting, Site
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..capture.row_summaries import RowSummaries
-    from ..plan import Batch
+    from ..request.batches import Batch
+    from ..row_summaries.reference import RowSummaries
 
 UNKNOWN_LENGTH = 2**31 - 1
 """Vocabulary or context of a server that does not tell its own."""

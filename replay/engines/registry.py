@@ -8,7 +8,7 @@ from typing import Any
 from ...schemas.errors import BadInput
 
 ENGINES: dict[str, str] = {
-    "hf": "rip.replay.engines.hf:HfEngine",
+    "hf": "rip.replay.engines.hf.engine:HfEngine",
     "vllm": "rip.replay.engines.http.vllm:VllmEngine",
     "llama.cpp": "rip.replay.engines.http.llama_cpp:LlamaCppEngine",
     "sglang": "rip.replay.engines.http.sglang:SglangEngine",
@@ -16,7 +16,7 @@ ENGINES: dict[str, str] = {
     "ollama": "rip.replay.engines.http.ollama:OllamaEngine",
     "tensorrt-llm": "rip.replay.engines.http.trtllm:TrtLlmEngine",
     "openai": "rip.replay.engines.http.openai:OpenAiEngine",
-    "deepinfer": "rip.replay.engines.deepinfer:ENGINE",
+    "deepinfer": "rip.replay.engines.offline.protocol.deepinfer:ENGINE",
 }
 
 
@@ -28,7 +28,7 @@ def engine_class(name: str) -> Any:
     """
     target = ENGINES.get(name)
     if target is None and ":" in name:
-        from .offline import load_offline
+        from .offline.protocol import load_offline
 
         return load_offline(name)
     if target is None:

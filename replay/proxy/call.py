@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus
 
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput
-from ..sse import EventTooLong, Splitter, data_of
+from ..wire.sse import EventTooLong, Splitter, data_of
 from .additions import Json
 from .answer import Answer, error_text
 from .compose import FAILED, Circumstances, compose, context_of, iso, stated

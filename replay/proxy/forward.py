@@ -13,7 +13,7 @@ from typing import Protocol
 
 import httpx
 
-from ..sse import EventTooLong, Splitter, data_of, with_data
+from ..wire.sse import EventTooLong, Splitter, data_of, with_data
 from .additions import NONE, Additions, Json, without
 from .asgi import (
     ClientGone,

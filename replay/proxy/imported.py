@@ -15,7 +15,7 @@ from ...schemas.base import parse_json_object
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
-from ..identity import shortened
+from ..request.identity import shortened
 from . import plain_pickle, sglang_dump
 from .additions import Json
 from .answer import Answer, error_text

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..capture.device import Pending
-from ..capture.row_summaries import RowSummaries
+from ..row_summaries.device import Pending
+from ..row_summaries.reference import RowSummaries
 from .distribution import LogitsStore, collect
 from .parts import ROW_FIELDS, SUMMARIES, Part, TappedRequest
 from .rows import NOBODY, RepeatedSteps

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.trace import SKETCH_SIZE
-from ..capture.row_summaries import RowSummaries
+from ..row_summaries.reference import RowSummaries
 from .parts import (
     BEGIN_BYTES,
     DISTRIBUTIONS,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..capture.row_summaries import RowSummaries
+from ..row_summaries.reference import RowSummaries
 
 MAGIC = b"RIPTAP1\n"
 BEGIN_BYTES = 24

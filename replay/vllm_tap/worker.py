@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from ...schemas.trace import Site
-from ..capture.rowhash import ROW_HASH_NAME
-from ..capture.sketch import SKETCH_NAME
-from ..capture.summarise import prepare_kernel
+from ..row_summaries.row_hash import ROW_HASH_NAME
+from ..row_summaries.sketch import SKETCH_NAME
+from ..row_summaries.summarise import prepare_kernel
 from .naming import canonical_path
 from .rank_folder import RankFolder
 from .recorder import Recorder

@@ -365,7 +365,7 @@ def test_drift_that_was_allowed_is_allowed_again(tmp_path: Path, sha: str, allow
 
 
 def test_commands_are_ones_that_rip_replay_takes(tmp_path: Path) -> None:
-    from rip.cli.replay import replay
+    from rip.commands.replay import replay
     from typer import Typer
     from typer.main import get_command
 

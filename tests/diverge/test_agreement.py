@@ -167,7 +167,7 @@ def test_text_only_samples_agree_by_text(tmp_path: Path) -> None:
 
 def test_the_report_shows_the_shares(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    from rip.diverge.report.write import write_report
+    from rip.diverge.present.report.write import write_report
 
     compared(tmp_path, {"r0": "xx", "r1": "xy"}, {"r0": "xx", "r1": "xy"})
     write_report(tmp_path / "out", tmp_path / "r.html")

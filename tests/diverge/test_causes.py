@@ -15,7 +15,7 @@ from fakes.traces import (
     write_trace,
 )
 from fakes.verdicts import SITES, cause, change, flip, lane, pair, sampled, verdict_of
-from rip.diverge.causes.table import TABLE
+from rip.diverge.causes.rank import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
 from rip.schemas.trace import Lane, Setting

@@ -19,9 +19,9 @@ from rip.diverge.compare import diverge
 from rip.diverge.comparison.agreement import wilson
 from rip.diverge.patterns import causes as patterns_causes
 from rip.diverge.patterns.stats import jump_of, survival
+from rip.diverge.present.terminal import print_summary
 from rip.diverge.reading.load import read_header
-from rip.diverge.summary import print_summary
-from rip.diverge.tables import LATER_TABLES
+from rip.diverge.result.tables import LATER_TABLES
 from rip.diverge.views.query import run
 from rip.diverge.views.views import open_views
 from rip.schemas.trace import Request

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from fakes import results
-from rip.cli.query import query
+from rip.commands.query import query
 from rip.diverge.views.query import run
 from rip.diverge.views.views import open_views
 from rip.schemas import trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 from fakes import results
-from rip.cli.query import query
+from rip.commands.query import query
 from rip.schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from typer.testing import CliRunner
 

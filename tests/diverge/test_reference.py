@@ -23,8 +23,8 @@ from rip.diverge.reference import stats
 from rip.diverge.views.query import run
 from rip.diverge.views.views import open_views
 from rip.replay.engines.base import Opening
-from rip.replay.engines.hf import HfEngine
-from rip.replay.golden import Golden
+from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.request.golden import Golden
 from rip.replay.run import Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes import results
-from rip.diverge import tables
-from rip.diverge.report.heat import NOT_COMPUTED
-from rip.diverge.report.write import write_report
+from rip.diverge.present.report.heat import NOT_COMPUTED
+from rip.diverge.present.report.write import write_report
+from rip.diverge.result import tables
 from rip.schemas.errors import RipError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x00"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
-from rip.diverge.commands import Commands
+from rip.diverge.causes.confirm import Commands
 from rip.diverge.compare import diverge
-from rip.diverge.report.sources import find_sources
-from rip.diverge.report.write import write_report
+from rip.diverge.present.report.sources import find_sources
+from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 

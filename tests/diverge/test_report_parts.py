@@ -10,12 +10,12 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.diverge.report import html as report_html
-from rip.diverge.report.heat import Columns, Scale, draw
-from rip.diverge.report.sources import Place, Source
-from rip.diverge.report.summary import next_step, summarise
-from rip.diverge.verdict_words import close_call, headline, is_cut, second_line
-from rip.diverge.words import does, drift_cell, drift_words, moment, pieces, plural
+from rip.diverge.present.format import does, drift_cell, drift_words, moment, pieces, plural
+from rip.diverge.present.report import html as report_html
+from rip.diverge.present.report.heat import Columns, Scale, draw
+from rip.diverge.present.report.sources import Place, Source
+from rip.diverge.present.report.summary import next_step, summarise
+from rip.diverge.present.verdict import close_call, headline, is_cut, second_line
 from rip.schemas.verdict import FirstText
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fakes import results
 from fakes.traces import header, llama_sites, result, sequence, write_trace
-from rip.diverge import tables
 from rip.diverge.compare import diverge
-from rip.diverge.report.proofs import proofs
-from rip.diverge.report.rules import group_by_rule
-from rip.diverge.report.write import write_report
+from rip.diverge.present.report.proofs import proofs
+from rip.diverge.present.report.rules import group_by_rule
+from rip.diverge.present.report.write import write_report
+from rip.diverge.result import tables
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import fact
 from rip.schemas.reference import Reference, ReferenceSite

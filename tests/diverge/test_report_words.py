@@ -11,9 +11,9 @@ import pytest
 from fakes import results
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from rip.diverge.compare import diverge
-from rip.diverge.report.markdown_pair import _groups
-from rip.diverge.report.write import write_report
-from rip.diverge.words import quoted_token
+from rip.diverge.present.format import quoted_token
+from rip.diverge.present.report.markdown_pair import _groups
+from rip.diverge.present.report.write import write_report
 from rip.schemas.trace import Setting, TraceHeader
 from rip.schemas.verdict import Cause, Verdict
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write_parts, write_trace
 from rip.diverge.compare import diverge
+from rip.diverge.present.verdict import headline, second_line
 from rip.diverge.reading import site_columns
 from rip.diverge.reading.load import open_trace
 from rip.diverge.reading.site_columns import DecodedGroup, DirectGroup, SiteReader
-from rip.diverge.verdict_words import headline, second_line
 from rip.schemas.errors import BadInput, OutputFailed
 from rip.schemas.trace import HEADER_KEY
 from rip.schemas.verdict import Verdict

@@ -7,14 +7,14 @@ import pytest
 from fakes import zooming as plant
 from fakes.replaying import planned
 from fakes.zooming import PROMPT, Zooming, no_fault
-from rip.diverge.zoom.align import align, is_view
-from rip.diverge.zoom.find import zoom
-from rip.diverge.zoom.recorded import Recorded
-from rip.diverge.zoom.spot import first_difference
-from rip.diverge.zoom.tensors import compare
-from rip.diverge.zoom.transplant import transplanted
-from rip.diverge.zoom.words import zoom_lines
-from rip.replay.plan import Batch
+from rip.diverge.op_comparison.align import align, is_view
+from rip.diverge.op_comparison.find import zoom
+from rip.diverge.op_comparison.location import first_difference
+from rip.diverge.op_comparison.recorded import Recorded
+from rip.diverge.op_comparison.tensors import compare
+from rip.diverge.op_comparison.transplant import transplanted
+from rip.diverge.present.zoom import zoom_lines
+from rip.replay.request.batches import Batch
 from rip.schemas.rerun import Ask, Op, OpTensor, OpTrace
 from rip.schemas.verdict import FirstSite
 

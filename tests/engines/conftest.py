@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from rip.cli import main
-from rip.cli.demo import REQUESTS
+from rip.commands.demo import REQUESTS
 from rip.replay.engines.base import Opening
 from rip.replay.engines.http.settings import CLIENT_SETTINGS, resolve_settings
 from rip.replay.engines.http.vllm_start import start_vllm

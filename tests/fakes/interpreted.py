@@ -32,8 +32,8 @@ def arrays_of(out: Any) -> Arrays:
 def summarise(bits: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], stride: tuple[int, ...],
               offset: int = 0) -> Arrays:  # fmt: skip
     """The kernel's summaries [rows, 1] of a tensor that is given by its storage and how it lies there."""
-    from rip.replay.capture.device import Pending
-    from rip.replay.capture.row_summaries import RowSummaries
+    from rip.replay.row_summaries.device import Pending
+    from rip.replay.row_summaries.reference import RowSummaries
 
     storage = torch.from_numpy(bits.copy()).view(getattr(torch, dtype))
     tensor = torch.as_strided(storage, shape, stride, offset)
@@ -45,7 +45,7 @@ def summarise(bits: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], st
 
 def _counting() -> list[torch.dtype]:
     """The dtype of every launch from now on."""
-    from rip.replay.capture.triton_kernels import Launch
+    from rip.replay.row_summaries.gpu_kernels import Launch
 
     launches: list[torch.dtype] = []
     original = Launch._enqueue
@@ -66,8 +66,8 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
     """
     from fakes.plain_llama import PlainLlama
     from rip.replay.capture.passes import Segment, StepBlock
-    from rip.replay.capture.row_summaries import RowSummaries
     from rip.replay.capture.taps import Taps
+    from rip.replay.row_summaries.reference import RowSummaries
     from torch import nn
 
     class Router(nn.Module):
@@ -106,9 +106,9 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
 
 def landing() -> list[bool]:
     """Whether a row of the CPU's and one from elsewhere are there: before and after the latter is settled."""
-    from rip.replay.capture.device import Pending
-    from rip.replay.capture.row_summaries import RowSummaries
-    from rip.replay.capture.summarise import summarise_tensor
+    from rip.replay.row_summaries.device import Pending
+    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries.summarise import summarise_tensor
 
     out, pending = RowSummaries.empty(2, 2), Pending()
     summarise_tensor(torch.ones(2, 4), out, 0, 0, pending)
@@ -126,9 +126,9 @@ def doubts() -> dict[str, Any]:
     """What is said, and still computed, where the kernel must not be used."""
     import sys
 
-    from rip.replay.capture import device, triton_kernels
-    from rip.replay.capture.row_summaries import RowSummaries
-    from rip.replay.capture.summarise import summarise_tensor
+    from rip.replay.row_summaries import device, gpu_kernels
+    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries.summarise import summarise_tensor
 
     cpu, found = torch.device("cpu"), {}
     rows = torch.linspace(-1, 1, 80).view(4, 20)
@@ -143,14 +143,14 @@ def doubts() -> dict[str, Any]:
 
     look("right", torch.float32)
     look("rare", torch.int64)
-    table = triton_kernels.table_for(cpu, 4096)
+    table = gpu_kernels.table_for(cpu, 4096)
     table[0, 3] += 1
     look("wrong", torch.float32)
     table[0, 3] -= 1
-    launch, triton_kernels.Launch._enqueue = triton_kernels.Launch._enqueue, None  # type: ignore[assignment]
+    launch, gpu_kernels.Launch._enqueue = gpu_kernels.Launch._enqueue, None  # type: ignore[assignment]
     look("broken", torch.float32)
-    triton_kernels.Launch._enqueue = launch  # type: ignore[method-assign]
-    sys.modules["rip.replay.capture.triton_kernels"] = None  # type: ignore[assignment]
+    gpu_kernels.Launch._enqueue = launch  # type: ignore[method-assign]
+    sys.modules["rip.replay.row_summaries.gpu_kernels"] = None  # type: ignore[assignment]
     look("missing", torch.float32)
-    sys.modules["rip.replay.capture.triton_kernels"] = triton_kernels
+    sys.modules["rip.replay.row_summaries.gpu_kernels"] = gpu_kernels
     return found

@@ -10,7 +10,7 @@ import math
 import random
 from typing import Any
 
-from rip.replay.engines.offline import OfflineCapabilities, OfflineOutput, OfflineSampling
+from rip.replay.engines.offline.protocol import OfflineCapabilities, OfflineOutput, OfflineSampling
 
 VOCAB, CONTEXT, END = 128, 512, 7
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fakes.traces import header
-from rip.replay.capture.rowhash import ROW_HASH_NAME
-from rip.replay.capture.sketch import SKETCH_NAME
-from rip.replay.capture.writer import SequenceInfo, TraceWriter
 from rip.replay.engines.base import Engine, Finished
-from rip.replay.plan import Batch
+from rip.replay.request.batches import Batch
+from rip.replay.row_summaries.row_hash import ROW_HASH_NAME
+from rip.replay.row_summaries.sketch import SKETCH_NAME
+from rip.replay.trace_file.writer import SequenceInfo, TraceWriter
 from rip.schemas.trace import Mode
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rip.replay.contract import ENGINE_DEFAULTS
 from rip.replay.engines.base import Engine, ExecutionShape, Finished, Rows, SamplerRecord, TopK
-from rip.replay.plan import Batch, PlannedSequence
+from rip.replay.request.batches import Batch, PlannedSequence
+from rip.replay.request.contract import ENGINE_DEFAULTS
 from rip.schemas.trace import Mode, Setting
 
 NEIGHBOUR = -1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rip.diverge import tables
+from rip.diverge.result import tables
 from rip.schemas import trace
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import Fingerprint, Section, fact

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fakes.traces import header
-from rip.replay.capture.row_summaries import RowSummaries
-from rip.replay.capture.rows_table import SequenceInfo
-from rip.replay.capture.writer import TraceWriter
 from rip.replay.engines.base import ExecutionShape, Rows, SamplerRecord, TopK
+from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.trace_file.rows_table import SequenceInfo
+from rip.replay.trace_file.writer import TraceWriter
 from rip.schemas.trace import SKETCH_SIZE, Site
 
 SITES = [Site(name=f"layers.{index}", width=8) for index in range(3)]

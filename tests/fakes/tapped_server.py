@@ -15,9 +15,9 @@ from fakes.failing_server import Json, Send
 from fakes.inference import Vllm
 from fakes.tapping import ALONE
 from fakes.toy_model import TOY
-from rip.replay.capture.row_summaries import RowSummaries
-from rip.replay.capture.rowhash import ROW_HASH_NAME
-from rip.replay.capture.sketch import SKETCH_NAME
+from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.row_hash import ROW_HASH_NAME
+from rip.replay.row_summaries.sketch import SKETCH_NAME
 from rip.replay.vllm_tap.parts import (
     ROW_FIELDS,
     SITES,

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from fakes.replaying import planned, run_one
-from rip.diverge.zoom.find import zoom
-from rip.replay.engines.hf import HfEngine
-from rip.replay.plan import Batch
-from rip.replay.zoom.run import run_side
+from rip.diverge.op_comparison.find import zoom
+from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.op_recording.run import run_side
+from rip.replay.request.batches import Batch
 from rip.schemas.rerun import Ask, SideRun
 from rip.schemas.zoom import Zoom
 from torch import nn

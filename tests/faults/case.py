@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from fakes.models import VOCAB
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 
 NEW_TOKENS = 10
 LENGTHS = (21, 35, 14)

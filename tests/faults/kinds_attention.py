@@ -12,7 +12,7 @@ from faults import plants
 from faults.case import Case, Plant, Side
 from faults.kinds import BOTH_TABLES, FLASH, MODULE, a_weight, an_op, hooked, shifted_positions
 from faults.kinds_weights import one_ulp
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 from torch import nn
 
 

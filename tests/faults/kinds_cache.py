@@ -12,7 +12,7 @@ import torch
 from faults import plants
 from faults.case import LENGTHS, Case, Named, Plant, Side
 from faults.kinds import FLASH, PLACES, an_op, hooked
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 from rip.schemas.trace import HEADER_KEY, Setting, TraceHeader
 from torch import nn
 

@@ -11,7 +11,7 @@ from faults import plants
 from faults.case import LENGTHS, PROMPTS, Case, Plant, Side
 from faults.kinds import an_op
 from faults.kinds_weights import scale_first
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 from torch import nn
 
 MODELS = ("llama", "llama-bf16", "qwen2", "gpt2", "mixtral")

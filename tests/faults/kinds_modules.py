@@ -10,7 +10,7 @@ import torch
 from faults import plants
 from faults.case import Case, Plant
 from faults.kinds import PLACES, an_op, hooked
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 from torch import nn
 
 

@@ -9,7 +9,7 @@ import torch
 from faults import plants
 from faults.case import PROMPTS, Case, Plant, Side
 from faults.kinds import MODULE, PLACES, a_weight, hooked
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 
 TIED = ("gpt2", "gemma3")
 """Models whose output head is the embedding."""

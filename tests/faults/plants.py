@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from faults.case import Plant
-from rip.replay.engines.hf import HfEngine
-from rip.replay.plan import PlannedSequence
+from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.request.batches import PlannedSequence
 from rip.schemas.trace import Setting
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel

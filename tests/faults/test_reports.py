@@ -15,7 +15,7 @@ from faults.kinds_cache import BLOCK, scale_block, stale_in_decode, warm
 from faults.kinds_modules import split_reduction
 from faults.kinds_sampling import HOT, by_probability
 from faults.lab import Lab, Seen, Verdict
-from rip.replay.engines.hf import HfEngine
+from rip.replay.engines.hf.engine import HfEngine
 from rip.schemas.trace import HEADER_KEY, Setting, parquet_options
 from rip.schemas.verdict import Cause
 from torch import nn

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rip.replay.contract import (
+from rip.replay.request.contract import (
     ENGINE_DEFAULTS,
     check_prompt,
     redacted_sampling,
     resolve_sampling,
     silent_defaults,
 )
-from rip.replay.findings import Findings
-from rip.replay.identity import (
+from rip.replay.request.findings import Findings
+from rip.replay.request.identity import (
     check_identity,
     completeness,
     identity_differences,

@@ -13,8 +13,8 @@ from fakes.inference import LlamaCpp, OpenAi, Vllm
 from fakes.replay_lab import MESSAGES, PROMPT, TEXT, Lab, envelope, greedy
 from fakes.replaying import planned
 from fakes.toy_model import text_of
-from rip.replay.contract import ANSWERED_TEXT
-from rip.replay.expected import Came, Compared, compare
+from rip.replay.request.contract import ANSWERED_TEXT
+from rip.replay.request.expected_answer import Came, Compared, compare
 from rip.schemas.envelope import Envelope
 from rip.schemas.trace import Setting
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.traces import header, sequence, write_trace
-from rip.replay.golden import golden_for
-from rip.replay.recorded import golden_from_trace, requests_from_trace
+from rip.replay.request.from_trace import golden_from_trace, requests_from_trace
+from rip.replay.request.golden import golden_for
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
 from rip.schemas.trace import HEADER_KEY, Request

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from fakes.replaying import batch_of, run, run_one
-from rip.replay.engines import hf
+from rip.replay.engines.hf import engine
 from rip.schemas.errors import EngineFailed, RipError
 
 PROMPT = [10, 20, 30, 40, 50, 60, 70]
@@ -105,7 +105,7 @@ def test_when_the_trial_pass_fails_the_process_is_as_before(tiny_model, open_eng
     def fail(*_):
         raise RuntimeError("no kernel image")
 
-    monkeypatch.setattr(hf.HfEngine, "_trial_pass", fail)
+    monkeypatch.setattr(engine.HfEngine, "_trial_pass", fail)
     with pytest.raises(EngineFailed, match="no kernel image"):
         open_engine(tiny_model, threads=torch.get_num_threads() + 1)
 
@@ -117,7 +117,7 @@ def test_no_such_site_leaves_the_process_as_before(tiny_model, open_engine):
 
 @pytest.mark.parametrize(("named", "used"), [(5, 5), ([5, 6], 5), (-1, 0), (128, 0), (None, 0)])
 def test_a_padding_id_outside_the_vocabulary_is_not_fed_to_the_model(named, used):
-    assert hf.padding_id(named, vocab_size=128) == used
+    assert engine.padding_id(named, vocab_size=128) == used
 
 
 def test_reset_starts_the_workers_seed_again(tiny_model, open_engine):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from fakes.plain_hooks import plain_hooks, reference_hash, row_of
 from fakes.replaying import batch_of, planned, run, run_one
-from rip.replay.engines import hf_loop
 from rip.replay.engines.base import Finished
-from rip.replay.plan import Batch
+from rip.replay.engines.hf import decode_loop
+from rip.replay.request.batches import Batch
 from rip.schemas.errors import BadInput, EngineFailed, RipError
 
 PROMPT = [10, 20, 30, 40, 50, 60, 70]
@@ -113,7 +113,7 @@ def test_a_sequence_that_ends_inside_a_block_leaves_the_others_in_place(tiny_mod
 def test_the_hand_over_does_not_depend_on_block_size(tiny_model, open_engine, monkeypatch):
     engine = open_engine(tiny_model)
     whole = run(engine, batch_of(*PROMPTS, max_tokens=20))
-    monkeypatch.setattr(hf_loop, "BLOCK", 3)
+    monkeypatch.setattr(decode_loop, "BLOCK", 3)
     cut = run(engine, batch_of(*PROMPTS, max_tokens=20))
     assert all(whole[sequence].same_bits(cut[sequence]) for sequence in whole)
 

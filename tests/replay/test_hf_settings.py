@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rip.replay.engines.hf_settings import SETTINGS, parse_settings, resolve_settings
+from rip.replay.engines.hf.settings import SETTINGS, parse_settings, resolve_settings
 from rip.schemas.envelope import Runtime
 
 

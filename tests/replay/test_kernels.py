@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rip.replay.capture import summarise
-from rip.replay.capture.row_summaries import RowSummaries
-from rip.replay.capture.rowhash import hash_rows_reference
-from rip.replay.capture.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
-from rip.replay.capture.summarise import RepeatedRows, prepare_kernel, summarise_tensor
+from rip.replay.row_summaries import summarise
+from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.row_hash import hash_rows_reference
+from rip.replay.row_summaries.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
+from rip.replay.row_summaries.summarise import RepeatedRows, prepare_kernel, summarise_tensor
 
 FAST = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 WIDTHS = st.one_of(st.integers(1, 200), st.sampled_from([576, 577, 1536, 4099]))
@@ -191,7 +191,7 @@ def test_without_numba_the_reference_computes_the_same(monkeypatch):
     tensors = [random_rows(dtype, 3, 33, 5, False) for dtype in FAST]
     fast = [summarised(tensor) for tensor in tensors]
     assert prepare_kernel() == "numba"
-    monkeypatch.setitem(sys.modules, "rip.replay.capture.kernels", None)
+    monkeypatch.setitem(sys.modules, "rip.replay.row_summaries.cpu_kernels", None)
     summarise._kernel.cache_clear()
     summarise._fast_dtypes.cache_clear()
     try:
@@ -213,7 +213,7 @@ def test_a_changed_bit_is_not_missed_by_the_kernel():
 
 
 def test_the_second_process_takes_the_kernel_from_the_cache(tmp_path):
-    program = "from rip.replay.capture.kernels import compiled_task as c; print(c().cache_hits)"
+    program = "from rip.replay.row_summaries.cpu_kernels import compiled_task as c; print(c().cache_hits)"
     environment = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     hits = [
         subprocess.run(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fakes.models import VOCAB
 from fakes.replaying import planned, run
-from rip.replay.engines.hf import HfEngine
-from rip.replay.plan import Batch
+from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.request.batches import Batch
 from rip.schemas.trace import Mode
 
 PROMPT = [10, 20, 30, 40]

@@ -19,11 +19,11 @@ from fakes.replaying import batch_of, gather, planned
 from hypothesis import given
 from hypothesis import strategies as some
 from rip.replay.engines.base import Opening
-from rip.replay.engines.offline import OfflineKind, OfflineSampling
-from rip.replay.engines.offline_lane import OfflineLane
-from rip.replay.engines.offline_output import CheckedOutput
+from rip.replay.engines.offline.engine import OfflineLane
+from rip.replay.engines.offline.output import CheckedOutput
+from rip.replay.engines.offline.protocol import OfflineKind, OfflineSampling
 from rip.replay.engines.registry import engine_class
-from rip.replay.plan import Batch
+from rip.replay.request.batches import Batch
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed, MissingPackage, RipError
 from rip.schemas.trace import HEADER_KEY, TraceHeader

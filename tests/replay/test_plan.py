@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.contract import resolve_sampling
-from rip.replay.plan import Batch, Beside, Requested, plan_batches
+from rip.replay.request.batches import Batch, Beside, Requested, plan_batches
+from rip.replay.request.contract import resolve_sampling
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.capture.rowhash import ROW_HASH_NAME, digests, hash_keys, hash_rows_reference
-from rip.replay.capture.sketch import (
+from rip.replay.row_summaries.row_hash import ROW_HASH_NAME, digests, hash_keys, hash_rows_reference
+from rip.replay.row_summaries.sketch import (
     SKETCH_NAME,
     absmax_rows_reference,
     bfloat16_values,

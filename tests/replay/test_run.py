@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rip.replay.engines.hf import HfEngine
-from rip.replay.expected import Compared, first_difference
-from rip.replay.recorded import golden_from_trace
+from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.request.expected_answer import Compared, first_difference
+from rip.replay.request.from_trace import golden_from_trace
 from rip.replay.run import Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed

@@ -13,7 +13,7 @@ from fakes.replaying import planned
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.engines.base import SamplerRecord
-from rip.replay.engines.hf_sampling import Sampler, StopRule, UniformDraws
+from rip.replay.engines.hf.sampling import Sampler, StopRule, UniformDraws
 from rip.schemas.errors import BadInput
 
 VOCAB = 20

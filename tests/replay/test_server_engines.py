@@ -32,7 +32,7 @@ from fakes.replay_lab import (
 from fakes.toy_model import MODEL, TOY, rendered, text_of
 from rip.replay.engines.base import Opening
 from rip.replay.engines.registry import ENGINES, engine_class
-from rip.replay.recorded import golden_from_trace
+from rip.replay.request.from_trace import golden_from_trace
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed
 

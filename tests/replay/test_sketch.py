@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.capture.row_summaries import RowSummaries
-from rip.replay.capture.sketch import (
+from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.sketch import (
     absmax_rows_reference,
     bfloat16_values,
     estimate_distance,
@@ -14,7 +14,7 @@ from rip.replay.capture.sketch import (
     l2_rows_reference,
     sketch_rows_reference,
 )
-from rip.replay.capture.summarise import summarise_tensor
+from rip.replay.row_summaries.summarise import summarise_tensor
 
 LOW, HIGH = 0.7, 1.4
 """The band that 90 of 100 estimates, divided by the truth, must meet: at most 5 % on either side."""

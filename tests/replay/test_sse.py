@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay import sse
-from rip.replay.sse import EventTooLong, Splitter, data_of, with_data
+from rip.replay.wire import sse
+from rip.replay.wire.sse import EventTooLong, Splitter, data_of, with_data
 
 ENDS = st.sampled_from(["\n", "\r\n"])
 LINES = st.sampled_from([": comment", "event: token", "id: 7", "retry: 5", "", "field without colon"])

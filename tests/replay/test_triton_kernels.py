@@ -10,8 +10,8 @@ import torch
 from fakes import interpreted
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rip.replay.capture.row_summaries import RowSummaries, summarise_by_reference
-from rip.replay.capture.summarise import prepare_kernel
+from rip.replay.row_summaries.reference import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.summarise import prepare_kernel
 
 pytest.importorskip("triton")
 
@@ -142,7 +142,7 @@ def test_it_compiles_for_a_gpu_and_nothing_in_it_is_fused_or_flushed(
     element, rows, blocks, warps, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from rip.replay.capture.triton_kernels import _summarise
+    from rip.replay.row_summaries.gpu_kernels import _summarise
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 

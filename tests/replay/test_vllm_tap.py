@@ -23,11 +23,11 @@ from fakes.vllm_runner import (
     new_request,
     small_model,
 )
-from rip.replay.capture.device import Pending
-from rip.replay.capture.distribution import top_k_of_rows
-from rip.replay.capture.row_summaries import RowSummaries, summarise_by_reference
-from rip.replay.capture.rowhash import hash_rows_reference
-from rip.replay.from_tap import trace_from_tap
+from rip.replay.row_summaries.device import Pending
+from rip.replay.row_summaries.distribution import top_k_of_rows
+from rip.replay.row_summaries.reference import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.row_hash import hash_rows_reference
+from rip.replay.tap_trace import trace_from_tap
 from rip.replay.vllm_tap.merge import TapFolder, TappedRows
 from rip.replay.vllm_tap.rows import RepeatedSteps, Segment
 from rip.schemas.errors import EngineFailed, OutputFailed

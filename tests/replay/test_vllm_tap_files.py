@@ -19,7 +19,7 @@ from fakes.tapping import FACTS, ready, tapped
 from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.capture.row_summaries import RowSummaries
+from rip.replay.row_summaries.reference import RowSummaries
 from rip.replay.vllm_tap import rank_folder
 from rip.replay.vllm_tap.merge import TapFolder
 from rip.replay.vllm_tap.part_reader import BrokenPart, read_index, read_part

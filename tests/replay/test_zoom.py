@@ -14,14 +14,14 @@ from fakes.traces import header
 from fakes.zooming import PROMPT, Zooming
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.plan import Batch
-from rip.replay.zoom import ops as recording
-from rip.replay.zoom import site_rows
-from rip.replay.zoom.engine import ZoomingEngine
-from rip.replay.zoom.ops import raw_bits
-from rip.replay.zoom.place import place_of
-from rip.replay.zoom.run import run_side
-from rip.replay.zoom.store import read_ops, write_ops, zoom_path
+from rip.replay.op_recording import ops as recording
+from rip.replay.op_recording import site_rows
+from rip.replay.op_recording.engine import ZoomingEngine
+from rip.replay.op_recording.location import place_of
+from rip.replay.op_recording.ops import raw_bits
+from rip.replay.op_recording.run import run_side
+from rip.replay.op_recording.store import read_ops, write_ops, zoom_path
+from rip.replay.request.batches import Batch
 from rip.schemas.errors import BadInput, RipError
 from rip.schemas.rerun import Ask
 from rip.schemas.zoom import COLUMNS, TENSOR_FIELDS, ZOOM_KEY, arrow_schema

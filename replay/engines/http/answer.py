@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
 from ..base import Finished, Rows, Timing, TopK
 
 HANDED_OVER_ROWS = 64

@@ -16,15 +16,15 @@ from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
-from ...contract import TOLD_BY_SERVER
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
+from ...request.contract import TOLD_BY_SERVER
 from ..base import Capabilities, TopK
 from .answer import End, Event, Piece, sorted_topk
 from .llama_child import PARAMETERS
+from .served_model import COMMON_SAMPLING, check_went_well, recognised, unended
 from .server import ServerEngine
 from .settings import CLIENT_SETTINGS, server_environment
 from .started import StartedServer
-from .told import COMMON_SAMPLING, check_went_well, recognised, unended
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the

@@ -10,11 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
-from ...tool_calls import with_calls
+from ...request.batches import PlannedSequence
+from ...wire.tool_calls import with_calls
 from .answer import End, Event, Piece
-from .server import ServerEngine
-from .told import (
+from .served_model import (
     COMMON_SAMPLING,
     TEXT_ENGINE,
     TEXT_ONLY,
@@ -27,6 +26,7 @@ from .told import (
     unended,
     wanted_model,
 )
+from .server import ServerEngine
 
 RENAMED = {"repetition_penalty": "repeat_penalty"}
 SAMPLING = COMMON_SAMPLING

@@ -13,13 +13,11 @@ from typing import Any
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
-from ...tool_calls import with_calls
+from ...request.batches import PlannedSequence
+from ...wire.tool_calls import with_calls
 from .answer import End, Event, Piece
 from .client import Refused
-from .server import ServerEngine
-from .settings import CLIENT_SETTINGS
-from .told import (
+from .served_model import (
     COMMON_SAMPLING,
     TEXT_ENGINE,
     TEXT_ONLY,
@@ -33,6 +31,8 @@ from .told import (
     unended,
     wanted_model,
 )
+from .server import ServerEngine
+from .settings import CLIENT_SETTINGS
 
 SAMPLING = (*COMMON_SAMPLING, "logit_bias")
 """Fields that are sent where the envelope states them. Not all are OpenAI's, but all are common."""

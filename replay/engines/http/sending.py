@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
-from ...plan import Batch, PlannedSequence
+from ...request.batches import Batch, PlannedSequence
 from ..base import Finished, Rows
 from .answer import Answer, Event
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
-from ...contract import GENERATION_CONFIG
-from ...plan import Batch, PlannedSequence
+from ...request.batches import Batch, PlannedSequence
+from ...request.contract import GENERATION_CONFIG
 from ..base import UNKNOWN_LENGTH, Capabilities, Finished, Opening, Rows
 from .answer import Answer, Event
 from .background import BackgroundLoop
@@ -173,7 +173,7 @@ class ServerEngine(ABC):
         """
         tokenizer = self._local_tokenizer()
         if tokenizer is not None:
-            from ...prompt import tokenize
+            from ...request.prompt import tokenize
 
             return tokenize(tokenizer, text, messages, tools)
         return self._ask(self.tokenize_remotely(text, messages, tools))
@@ -268,7 +268,7 @@ class ServerEngine(ABC):
         """The tokenizer of the model's own files, where they are at hand."""
         opening = self.opening
         if self._tokenizer is None and opening.model is not None and opening.model_sha256 is not None:
-            from ...prompt import load_local_tokenizer
+            from ...request.prompt import load_local_tokenizer
 
             self._tokenizer = load_local_tokenizer(Path(opening.model), opening.model_sha256)
         return self._tokenizer

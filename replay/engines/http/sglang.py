@@ -13,12 +13,10 @@ from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
 from ..base import Capabilities, TopK
 from .answer import End, Event, Piece, Scored, sorted_topk
-from .server import ServerEngine
-from .settings import CLIENT_SETTINGS
-from .told import (
+from .served_model import (
     COMMON_SAMPLING,
     check_went_well,
     chosen_model,
@@ -27,6 +25,8 @@ from .told import (
     unended,
     wanted_model,
 )
+from .server import ServerEngine
+from .settings import CLIENT_SETTINGS
 
 RENAMED = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
 SAMPLING = (*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias")

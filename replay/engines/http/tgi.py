@@ -11,11 +11,11 @@ from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
 from ..base import Capabilities, TopK
 from .answer import End, Event, Piece, sorted_topk
+from .served_model import check_went_well, recognised, text_request, unended
 from .server import ServerEngine
-from .told import check_went_well, recognised, text_request, unended
 
 SAMPLING = ("top_p", "top_k", "frequency_penalty", "repetition_penalty", "seed", "stop")
 """Fields of an envelope that TGI calls as it does; `temperature` is its own matter."""

@@ -12,10 +12,9 @@ from typing import Any
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
 from .answer import End, Event, Piece
-from .server import ServerEngine
-from .told import (
+from .served_model import (
     COMMON_SAMPLING,
     TEXT_ENGINE,
     answered_by,
@@ -26,6 +25,7 @@ from .told import (
     unended,
     wanted_model,
 )
+from .server import ServerEngine
 
 SAMPLING = (*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias")
 """Fields that TensorRT-LLM calls as an envelope does."""

@@ -16,13 +16,10 @@ from typing import Any
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
 from ..base import Capabilities, Rows, TopK
 from .answer import Answer, End, Event, Piece, Scored, lacks_tokens, sorted_topk
-from .server import ServerEngine
-from .settings import CLIENT_SETTINGS
-from .started import StartedServer
-from .told import (
+from .served_model import (
     COMMON_SAMPLING,
     answered_by,
     check_went_well,
@@ -32,6 +29,9 @@ from .told import (
     unended,
     wanted_model,
 )
+from .server import ServerEngine
+from .settings import CLIENT_SETTINGS
+from .started import StartedServer
 from .vllm_sites import VllmTaps
 from .vllm_start import check_arguments, check_vllm, start_vllm
 

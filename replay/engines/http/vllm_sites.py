@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
-from ...capture.row_summaries import RowSummaries
-from ...capture.rowhash import ROW_HASH_NAME
-from ...capture.sketch import SKETCH_NAME
-from ...plan import PlannedSequence
+from ...request.batches import PlannedSequence
+from ...row_summaries.reference import RowSummaries
+from ...row_summaries.row_hash import ROW_HASH_NAME
+from ...row_summaries.sketch import SKETCH_NAME
 from ..base import Capabilities, ExecutionShape, Opening, Rows, TopK
 from .answer import Answer
 

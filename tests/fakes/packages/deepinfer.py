@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fakes.offline_engines import PlainEngine
-from rip.replay.engines.offline import OfflineSampling
+from rip.replay.engines.offline.protocol import OfflineSampling
 
 __version__ = "0.9"
 BATCH_INVARIANT = os.environ.get("DEEPINFER_BATCH_INVARIANT") == "1"

@@ -1,0 +1,165 @@
+"""Number formats, plurals, and how things are called in text. Plain text out; escaping is the template's."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...schemas.verdict import FirstSite
+
+NONE = "–"
+BROKEN = "\ufffd"
+"""What a decoder gives for a token that holds only some bytes of a character."""
+
+MARKS = {"\n": "↵", "\t": "⇥", "\r": "␍"}
+
+
+def drift(value: float | None) -> str:
+    """A relative drift: two significant digits with an exponent."""
+    if value is None:
+        return NONE
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def drift_words(value: float | None) -> str:
+    """How large the difference of a row that differs is: it may be less than a row's summary shows."""
+    if value is not None and math.isnan(value):
+        return "a value is not finite, so the drift has no size"
+    if value == 0:
+        return "its drift is too small for the recorded summary of a row"
+    return f"relative drift {drift(value)}"
+
+
+def drift_cell(value: float | None) -> str:
+    """The same in a table."""
+    if value is not None and math.isnan(value):
+        return "not finite"
+    return "too small to tell" if value == 0 else drift(value)
+
+
+def moment(time: str) -> str:
+    """An ISO 8601 time in UTC, to the second, for people; any other text as it is."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", time)
+    return f"{found[1]} {found[2]} UTC" if found else time
+
+
+def number(value: float | None) -> str:
+    """A logit, margin or logit difference: four significant digits, small ones with an exponent."""
+    if value is None:
+        return NONE
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value and abs(value) < 1e-3:
+        return drift(value)
+    text = f"{value:.4g}"
+    return text.replace("-", "−") if "e" not in text else text
+
+
+def logit(value: float | None) -> str:
+    """A logit in a column of logits: four decimals, so that the points stand above each other."""
+    return NONE if value is None else f"{value:.4f}".replace("-", "−")
+
+
+def count(value: int | None) -> str:
+    """A count with thousands separators."""
+    return NONE if value is None else f"{value:,}"
+
+
+def percent(logprob: float | None) -> str:
+    """A log-probability as a probability in per cent."""
+    if logprob is None:
+        return NONE
+    if math.isnan(logprob):
+        return "NaN"
+    share = 100 * math.exp(min(logprob, 0.0))
+    return "<0.01 %" if share < 0.005 else f"{share:.2f} %"
+
+
+def bar(logprob: float | None, largest: float) -> float:
+    """Length of a probability's bar, of 1 for the largest; 0 where there is no number."""
+    if logprob is None or math.isnan(logprob):
+        return 0.0
+    return math.exp(min(logprob - largest, 0.0))
+
+
+def plural(value: int, word: str) -> str:
+    """`1 row`, `2 rows`, `2 hashes`, `2 entries`."""
+    if value == 1:
+        return f"1 {word}"
+    many = f"{word[:-1]}ies" if word.endswith("ry") else f"{word}es" if word.endswith("sh") else f"{word}s"
+    return f"{value:,} {many}"
+
+
+def does(value: int, verb: str) -> str:
+    """A verb that agrees with a count: 1 differs, 2 differ; 1 was, 2 were."""
+    if value != 1:
+        return verb
+    return {"were": "was", "are": "is", "have": "has"}.get(verb, f"{verb}s")
+
+
+def pieces(text: str, spaces: bool = False) -> list[tuple[bool, str]]:
+    """Token text in pieces, each with whether it is a mark that stands for something invisible.
+
+    A newline becomes a mark and the newline itself; other control, format and half characters become
+    escapes, so that no text can reorder or hide its surroundings.
+
+    Args:
+        text: Decoded text of one token.
+        spaces: Mark spaces too, where a single token stands alone.
+    """
+    found: list[tuple[bool, str]] = []
+    for character in text:
+        if character in MARKS:
+            found.append((True, MARKS[character]))
+            if character == "\n" and not spaces:
+                found.append((False, "\n"))
+        elif character == " " and spaces:
+            found.append((True, "␣"))
+        elif unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
+            found.append((True, character.encode("unicode_escape").decode()))
+        elif found and not found[-1][0]:
+            found[-1] = (False, found[-1][1] + character)
+        else:
+            found.append((False, character))
+    return found
+
+
+def plain(text: object) -> str:
+    """Any text on one line with nothing invisible in it."""
+    return "".join(part for _, part in pieces(str(text))).replace("\n", " ")
+
+
+def shell(path: object) -> str:
+    """A path as one word of a shell command."""
+    return plain(shlex.quote(str(path)))
+
+
+def request_name(request_id: str, sample: int) -> str:
+    """How a sequence is called."""
+    return f"request {plain(request_id)}" + (f", sample {sample}" if sample else "")
+
+
+def quoted_token(token_id: int, texts: dict[str, str]) -> str:
+    """A token in running text: “amplify” (25292), or token 25292 where its text is not known."""
+    text = texts.get(str(token_id))
+    if text is None:
+        return f"token {token_id}"
+    if BROKEN in text:
+        return f"token {token_id}, a part of a character"
+    shown = "".join(part for _, part in pieces(text.strip(" ") or text, spaces=not text.strip(" ")))
+    return f"“{shown.replace(chr(10), '')}” ({token_id})"
+
+
+def site_label(site: FirstSite) -> str:
+    """`layers.4.self_attn#1:attn`."""
+    occurrence = f"#{site.occurrence}" if site.occurrence else ""
+    return plain(site.site + occurrence + (f":{site.part}" if site.part else ""))

@@ -1,0 +1,215 @@
+"""What many sequences show together: shares with intervals, and the survival curve of agreement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..agreement import proportion
+from ..format import drift, plain, plural, request_name
+from ..patterns import MANY, cause_label, growth_line
+from .axes import Frame, Ticks, nice_ticks
+
+if TYPE_CHECKING:
+    from ....schemas.sequences import Patterns, SurvivalPoint
+    from ....schemas.verdict import Verdict
+    from .data import ResultData
+
+FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)
+MAX_RATES = 40
+MAX_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A step curve of shares from 0 to 1 with its interval, as SVG paths."""
+
+    title: str
+    frame: Frame
+    ticks: Ticks
+    line: str
+    band: str
+    half: float | None
+    """Where at most half are left."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One finding over many sequences."""
+
+    title: str
+    lede: str
+    heads: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    curve: Curve | None = None
+    folded: bool = False
+    """The rows say what the curve shows."""
+    notes: list[str] = field(default_factory=list)
+
+
+def patterns(verdict: Verdict, data: ResultData) -> list[Pattern]:
+    """The patterns that a result holds; of few sequences only a jump, for shares of so few say nothing."""
+    found = verdict.patterns
+    if found is None:
+        return []
+    growth = _growth(found)
+    if found.sequences < MANY:
+        return growth if found.jump is not None else []
+    if not found.diverging.count:
+        return growth
+    return [*_survival(found), *_rates(data), *_groups(data), *_causes(found), *growth]
+
+
+def _survival(found: Patterns) -> list[Pattern]:
+    lede = f"Diverging: {proportion(found.diverging)}; in brackets the 95 % interval (Wilson)."
+    if found.survival:
+        half = (
+            f"At step {found.half_at} at most half still agree."
+            if found.half_at is not None
+            else "It never falls to one half."
+        )
+        lede += (
+            " The curve is the share that still agrees up to a step (Kaplan-Meier; a sequence that ends"
+            f" without diverging leaves it without lowering it). {half}"
+        )
+    return [
+        Pattern(
+            title="How long sequences agree",
+            lede=lede,
+            heads=["step", "sequences at risk", "share that still agrees", "95 % interval"],
+            rows=[
+                [
+                    str(point.step),
+                    f"{point.at_risk:,}",
+                    f"{point.share:.3f}",
+                    f"{point.low:.3f} to {point.high:.3f}",
+                ]
+                for point in found.survival
+            ],
+            curve=_curve(found.survival, found.half_at) if found.survival else None,
+            folded=True,
+        )
+    ]
+
+
+def _rates(data: ResultData) -> list[Pattern]:
+    rows = [
+        [
+            _dimension(rate.dimension),
+            plain(rate.value),
+            f"{rate.diverging:,} of {rate.sequences:,}",
+            f"{rate.share:.2f}",
+            f"{rate.low:.2f} to {rate.high:.2f}",
+        ]
+        for rate in data.rates(MAX_RATES)
+    ]
+    lede = "Shares of the sequences with this property that diverge; under step, of those that come so far."
+    heads = ["by", "value", "diverging", "share", "95 % interval"]
+    notes = [f"No more than {MAX_RATES} rows are shown; all are in the view divergence_rates."]
+    return [Pattern("How often sequences diverge", lede, heads, rows, notes=notes[: len(rows) == MAX_RATES])]
+
+
+def _dimension(name: str) -> str:
+    """`batch_size_b` → `batch size in B`."""
+    sides = {"_a": " in A", "_b": " in B"}
+    return plain(name.removesuffix(name[-2:]) + sides[name[-2:]] if name[-2:] in sides else name).replace(
+        "_", " "
+    )
+
+
+def _groups(data: ResultData) -> list[Pattern]:
+    rows = [
+        [
+            _dimension(one.dimension),
+            f"{plain(one.value_1)}: {one.diverging_1:,} of {one.sequences_1:,}",
+            f"{plain(one.value_2)}: {one.diverging_2:,} of {one.sequences_2:,}",
+            f"{one.difference:+.2f}",
+            f"{one.low:+.2f} to {one.high:+.2f}",
+        ]
+        for one in data.unlike_groups(MAX_GROUPS)
+    ]
+    if not rows:
+        return []
+    lede = (
+        "Groups of sequences whose 95 % interval of the difference leaves out zero. Where many groups are"
+        " compared, some do by chance."
+    )
+    heads = ["by", "one group", "another", "difference of shares", "95 % interval"]
+    return [Pattern("Groups that diverge unequally often", lede, heads, rows)]
+
+
+def _causes(found: Patterns) -> list[Pattern]:
+    if not found.causes:
+        return []
+    ranked = sorted(found.causes.items(), key=lambda item: -item[1])
+    notes = (
+        [f"{plural(found.not_diagnosed, 'more diverging sequence')} not diagnosed: there are too many."]
+        if found.not_diagnosed
+        else []
+    )
+    return [
+        Pattern(
+            title="First-ranked cause of each diverging sequence",
+            lede="",
+            heads=["cause", "sequences"],
+            rows=[[plain(cause_label(cause)), f"{count:,}"] for cause, count in ranked],
+            notes=notes,
+        )
+    ]
+
+
+def _growth(found: Patterns) -> list[Pattern]:
+    if not found.watched_site or (found.growth is None and found.jump is None):
+        return []
+    said = []
+    if found.growth is not None:
+        said.append(growth_line(found.growth, plain(found.watched_site)))
+    jump = found.jump
+    if jump is None:
+        said.append("It has no jump: at no position it leaves the range of the positions before.")
+    else:
+        at = (
+            f"position {jump.position}"
+            if jump.step is None
+            else f"step {jump.step} (position {jump.position})"
+        )
+        said.append(
+            f"It jumps in {plural(found.jumps, 'sequence')}; the largest is at {at} of"
+            f" {request_name(jump.request_id, jump.sample)}, at {plain(jump.site)}: {drift(jump.drift)}, and"
+            f" at most {drift(jump.before)} before it. A jump is an event; rounding alone adds up steadily."
+        )
+    return [Pattern(title="How drift grows", lede=" ".join(said))]
+
+
+def _curve(points: list[SurvivalPoint], half_at: int | None) -> Curve:
+    last = max(point.step for point in points)
+    span = max(last + 1, 1)
+
+    def x(step: float) -> float:
+        return round(FRAME.left + (FRAME.right - FRAME.left) * step / span, 1)
+
+    def y(share: float) -> float:
+        return round(FRAME.top + (FRAME.bottom - FRAME.top) * (1 - share), 1)
+
+    def steps(shares: list[float]) -> list[tuple[float, float]]:
+        corners, before = [(x(0), y(1.0))], 1.0
+        for point, share in zip(points, shares, strict=True):
+            corners += [(x(point.step), y(before)), (x(point.step), y(share))]
+            before = share
+        return [*corners, (x(span), y(before))]
+
+    def path(corners: list[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{left:g} {top:g}" for left, top in corners)
+
+    low, high = steps([point.low for point in points]), steps([point.high for point in points])
+    return Curve(
+        title="Share of sequences that still agree, by step",
+        frame=FRAME,
+        ticks=Ticks(
+            x=[(x(step), str(step)) for step in nice_ticks(span, 12)],
+            y=[(y(share), f"{share:g}", "") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        ),
+        line=path(steps([point.share for point in points])),
+        band=path([*low, *reversed(high)]) + "Z",
+        half=None if half_at is None else x(half_at),
+    )

@@ -1,0 +1,107 @@
+"""What experiments showed beyond the two traces, in words: zoom, transplant, a reference trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..format import number, plain, plural, request_name
+from ..zoom import proof_line, zoom_lines
+from .model import Proof
+
+if TYPE_CHECKING:
+    from ....schemas.reference import Reference, ReferenceSite
+    from ....schemas.verdict import Verdict
+    from ....schemas.zoom import Transplant, Zoom
+
+MAX_ORIGINS = 16
+"""Sites of a transplant that are listed."""
+
+
+def proofs(verdict: Verdict) -> list[Proof]:
+    """The experiments that the verdict holds, the strongest first."""
+    zoom = verdict.zoom
+    found = []
+    if zoom is not None:
+        if zoom.transplant.state != "not run":
+            found.append(_transplant(zoom, zoom.transplant))
+        if zoom.finding is not None or zoom.transplant.state == "not run":
+            found.append(_zoom(zoom))
+    if verdict.reference is not None:
+        found.append(_reference(verdict.reference))
+    return found
+
+
+def _transplant(zoom: Zoom, done: Transplant) -> Proof:
+    hidden = len(done.origins) - MAX_ORIGINS
+    rows = [
+        [plain(one.site), f"{one.positions:,}", str(one.first), str(one.last)]
+        for one in done.origins[:MAX_ORIGINS]
+    ]
+    return Proof(
+        title=f"Transplant: {done.state}",
+        conclusion=_sentence(proof_line(zoom)),
+        proven=done.state == "proven",
+        tables=[(["A's rows stood in at", "positions", "first", "last"], rows)] if rows else [],
+        notes=[f"{plural(hidden, 'more site')} not listed"] if hidden > 0 else [],
+    )
+
+
+def _zoom(zoom: Zoom) -> Proof:
+    place = f"{plain(zoom.site) or 'the logits'} at position {zoom.position}"
+    title = f"Zoom into {place} of {request_name(zoom.request_id, zoom.sample)}"
+    _, *lines = zoom_lines(zoom)
+    if zoom.finding is None:
+        return Proof(title, "Both sides ran again; no op was told apart.", False, lines=_plain(lines))
+    return Proof(title, _sentence(zoom.finding.sentence), False, lines=_plain(lines[1:]))
+
+
+def _plain(lines: list[str]) -> list[str]:
+    return [plain(line) for line in lines]
+
+
+def _sentence(words: str) -> str:
+    text = plain(words).rstrip(".")
+    is_name = "." in text.split(" ")[0]  # an op is not called Aten.mm
+    return f"{text[:1] if is_name else text[:1].upper()}{text[1:]}."
+
+
+def _reference(found: Reference) -> Proof:
+    dtypes = [("dtypes", f"A {found.dtype_a}, B {found.dtype_b}, reference {found.dtype_reference}")]
+    places = [
+        (what, place)
+        for what, place in (("first site that is farther", found.first), ("at the output", found.output))
+        if place is not None
+    ]
+    rows = [
+        *(dtypes if found.dtype_reference else []),
+        ("positions compared", f"{found.rows:,}"),
+        ("what the dtypes let expect of B's distance over A's", f"× {number(found.expected_ratio)}"),
+        ("sites at which a side is farther", f"{found.sites_farther:,} of {found.sites:,}"),
+        ("repeats that noise was measured from", str(found.repeats)),
+    ]
+    return Proof(
+        title=f"Against the reference: {found.verdict}",
+        conclusion=plain(found.sentence),
+        proven=False,
+        rows=[(name, plain(value)) for name, value in rows],
+        tables=[
+            (
+                ["place", "site", "B's distance over A's", "95 % interval", "rows", "from position"],
+                [_reference_row(what, place) for what, place in places],
+            )
+        ]
+        if places
+        else [],
+        notes=[plain(note) for note in found.notes],
+    )
+
+
+def _reference_row(what: str, place: ReferenceSite) -> list[str]:
+    return [
+        what,
+        plain(place.site),
+        f"× {number(place.ratio)}",
+        f"{number(place.low)} to {number(place.high)}",
+        f"{place.rows:,}",
+        f"{place.position} of {request_name(place.request_id, place.sample)}",
+    ]

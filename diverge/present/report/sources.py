@@ -1,0 +1,164 @@
+"""Finding the two traces of a result folder again, and the one folder in which a report's commands run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ....schemas.errors import BadInput
+from ...causes.confirm import as_word
+from ...reading.load import Trace, open_trace
+
+if TYPE_CHECKING:
+    from ....schemas.trace import TraceHeader
+    from ....schemas.verdict import TraceRef, Verdict
+
+_RESULT = re.compile(r"""^(rip query )(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+"""The word of a query that names the result folder."""
+_MOVED_UP = 4
+"""Folders above the result in which a comparison that was moved as a whole is looked for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One side's trace as far as it is there."""
+
+    side: str
+    """`A` or `B`."""
+    path: str
+    """As a command in the report's folder names it."""
+    header: TraceHeader | None
+    missing: str | None = None
+    """Why there is no header, in a sentence."""
+    trace: Trace | None = None
+    """Opened; there where the header is."""
+
+    @property
+    def token_text(self) -> dict[str, str]:
+        """Token id (as a string) → text; empty where the trace is not there."""
+        return {} if self.header is None else self.header.token_text
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where every command of a report is run, and what it calls the files there."""
+
+    folder: Path
+    """Absolute."""
+    result: str
+    """The result folder, from there."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Traces that lie elsewhere now: as the comparison was given them → as they are named from here."""
+
+    def command(self, said: str) -> str:
+        """A command that the comparison wrote, for this folder and where things lie now."""
+        said = _RESULT.sub(lambda found: f"{found[1]}{shlex.quote(as_word(self.result))}", said)
+        for before, now in self.renamed.items():
+            word = re.compile(rf"(?<!\S){re.escape(shlex.quote(as_word(before)))}(?=[\s;]|$)")
+            said = shlex.quote(as_word(now)).join(word.split(said))
+        return said
+
+
+def find_sources(
+    verdict: Verdict, folder: Path, a: Path | None = None, b: Path | None = None
+) -> tuple[Place, tuple[Source, Source]]:
+    """The traces that a verdict speaks of, and the folder from which they are named.
+
+    They are looked for where they were compared, from here, and beside the result folder. A trace is taken
+    only if its header is the one that was compared: another run may lie at its place now.
+
+    Args:
+        verdict: Of the comparison.
+        folder: The result folder.
+        a: Trace A, where the caller knows it.
+        b: Trace B, likewise.
+
+    Raises:
+        BadInput: A trace that the caller names cannot be read.
+    """
+    beside = list(folder.absolute().parents[:_MOVED_UP])
+    ran_in = [] if verdict.run_in is None else [Path(verdict.run_in)]
+    bases = [*ran_in, Path.cwd(), *beside]
+    known = _Known()
+    references = (verdict.a, verdict.b)
+    base = next(
+        (one for one in bases if all(known.holds(one / said.path, said) for said in references)),
+        next((one for one in ran_in if one.is_dir()), beside[0]),
+    )
+    near = (beside[0], folder.absolute())
+    places = [
+        [base / said.path, *(one / said.path for one in bases), *(one / Path(said.path).name for one in near)]
+        for said in references
+    ]
+    sources = tuple(
+        _find(side, said, paths, base, known) if given is None else _given(side, said, given, base)
+        for side, said, paths, given in zip("AB", references, places, (a, b), strict=True)
+    )
+    renamed = {
+        said.path: source.path
+        for said, source in zip(references, sources, strict=True)
+        if said.path != source.path
+    }
+    return Place(base, name_from(base, folder), renamed), (sources[0], sources[1])
+
+
+def name_from(base: Path, path: Path) -> str:
+    """A path as a command that runs in `base` names it: short where it lies below, else whole."""
+    whole = os.path.abspath(path)
+    short = os.path.relpath(whole, base)
+    return whole if short.split(os.sep)[0] == os.pardir else short
+
+
+class _Known:
+    """Traces that were opened already, by path."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path, Trace | str | None] = {}
+
+    def open(self, path: Path) -> Trace | str | None:
+        """The trace, or why it is none; None where nothing is."""
+        if path not in self._opened:
+            found: Trace | str | None = None
+            if path.is_file() or path.is_dir():
+                try:
+                    found = open_trace(path)
+                except BadInput as error:
+                    found = error.message
+            self._opened[path] = found
+        return self._opened[path]
+
+    def holds(self, path: Path, said: TraceRef) -> bool:
+        """The trace that was compared lies there."""
+        found = self.open(path)
+        return isinstance(found, Trace) and found.header_sha256 == said.sha256_of_header
+
+
+def _given(side: str, said: TraceRef, path: Path, base: Path) -> Source:
+    same = os.path.abspath(path) == os.path.abspath(base / said.path)
+    trace = open_trace(path)
+    return Source(side, said.path if same else name_from(base, path), trace.header, trace=trace)
+
+
+def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Known) -> Source:
+    why = f"nothing is at {said.path}"
+    for path in dict.fromkeys(paths):
+        found = known.open(path)
+        if isinstance(found, str):
+            why = found
+        elif found is not None and not known.holds(path, said):
+            why = f"{name_from(base, path)} holds another trace than the one that was compared"
+        elif found is not None:
+            name = said.path if path == base / said.path else name_from(base, path)
+            return Source(side, name, found.header, trace=found)
+    return Source(side, said.path, None, _without(side, why))
+
+
+def _without(side: str, why: str) -> str:
+    return (
+        f"Trace {side} was not read ({why}): its settings, times and token text are not shown here;"
+        " everything else is from the result folder."
+    )

@@ -1,0 +1,252 @@
+"""What `rip diverge` says on the terminal: the verdict in words, drift by layer, causes, what to do next."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ...schemas.claim import LEVELS
+from .agreement import agreement_rows, text_sides, unique_line
+from .format import drift, number, plain, plural
+from .patterns import pattern_lines, reference_lines
+from .verdict import headline, is_cut, logprob_line, second_line
+from .zoom import zoom_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...schemas.change import Change
+    from ...schemas.trace import TraceHeader
+    from ...schemas.verdict import Verdict
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STATE_STYLE = {"holds": "green", "fails": "red"}
+_SHOWN = 6
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+def print_summary(
+    console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
+) -> None:
+    """Print a verdict for people.
+
+    Args:
+        console: Where to; stderr.
+        verdict: The verdict.
+        folder: The result folder, for totals by site and for the next command.
+        headers: Headers of A and B, for token text.
+    """
+    if console.is_terminal:
+        _print_all(console, verdict, folder, headers)
+        return
+    console.width = _WIDTH_WITHOUT_TERMINAL
+    with console.capture() as captured:
+        _print_all(console, verdict, folder, headers)
+    # Tables fill their lines up to the width; in a file or a paste that is noise.
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print_all(
+    console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
+) -> None:
+    _line(console, 0, headline(verdict), "bold")
+    _line(console, 0, second_line(verdict))
+    if logprobs := logprob_line(verdict):
+        _line(console, 0, logprobs)
+    _print_diverging(console, verdict, folder)
+    _print_levels(console, verdict)
+    _print_token(console, verdict, headers)
+    _print_text(console, verdict)
+    _print_agreement(console, verdict)
+    _print_drift(console, folder)
+    if verdict.reference is not None:
+        _print_list(console, "Against the reference", reference_lines(verdict.reference))
+    if verdict.patterns is not None:
+        title = f"Over {plural(verdict.patterns.sequences, 'sequence')}"
+        _print_list(console, title, pattern_lines(verdict.patterns))
+    _print_causes(console, verdict)
+    changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
+    _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
+    _print_list(console, "Not seen", verdict.not_seen)
+    if verdict.first_site is not None:
+        console.print()
+        sql = "SELECT * FROM site_totals WHERE differing > 0"
+        _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+
+
+def print_zoom(console: Console, verdict: Verdict) -> None:
+    """Print what zoom found, where it looked at something."""
+    if verdict.zoom is None:
+        return
+    console.print()
+    where = f"{verdict.zoom.site or 'the logits'} at position {verdict.zoom.position}"
+    console.print(Text(f"Zoom: {plain(where)}", style="bold"))
+    for line in zoom_lines(verdict.zoom):
+        _line(console, 2, plain(line))
+
+
+def _risk(change: Change) -> str:
+    for side, known in (("A", change.before), ("B", change.after)):
+        if known is None or known.unavailable is not None:
+            return f"not known in {side}"
+    if not change.has_rule:
+        return "no rule, replay to know"
+    return f"{change.risk} at risk" if change.risk else "no level at risk"
+
+
+def _print_diverging(console: Console, verdict: Verdict, folder: Path) -> None:
+    """Every diverging sequence by name, where the headline names one of several."""
+    if verdict.compared.sequences_diverging < 2:
+        return
+    columns = ["request_id", "sample", "diverged", "divergence_step"]
+    rows = pq.read_table(folder / "sequences.parquet", columns=columns, filters=[("diverged", "=", True)])
+    said = [
+        plain(row["request_id"])
+        + (f" sample {row['sample']}" if row["sample"] else "")
+        + ("" if row["divergence_step"] is None else f" step {row['divergence_step']}")
+        for row in rows.slice(0, _SHOWN).to_pylist()
+    ]
+    more = f" and {rows.num_rows - _SHOWN:,} more" if rows.num_rows > _SHOWN else ""
+    _line(console, 0, f"Diverging: {', '.join(said)}{more}.")
+
+
+def _print_levels(console: Console, verdict: Verdict) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for level in LEVELS:
+        judged = verdict.levels[level]
+        said = "; ".join(plain(text) for text in (judged.where, judged.why) if text)
+        table.add_row(
+            Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
+        )
+    console.print(Padding(table, (1, 0, 0, 2), expand=False))
+
+
+def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader, TraceHeader]) -> None:
+    first = verdict.first_token
+    if first is None:
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "token", "text", "margin"):
+        table.add_column(column)
+    sides = ((first.token_a, first.margin_a), (first.token_b, first.margin_b))
+    for name, header, (token, margin) in zip("AB", headers, sides, strict=True):
+        text = header.token_text.get(str(token))
+        shown = "–" if text is None else plain(repr(text))
+        table.add_row(name, "ended" if token is None else str(token), Text(shown), number(margin))
+    console.print(Padding(table, (1, 0, 0, 2), expand=False))
+    kind, gap = "logit", first.max_abs_logit_diff
+    if gap is None:
+        kind, gap = "logprob", first.max_abs_logprob_diff
+    if gap is not None:
+        console.print(Text(f"  largest {kind} difference there: {number(gap)}"))
+
+
+def _print_text(console: Console, verdict: Verdict) -> None:
+    if verdict.first_text is None:
+        return
+    console.print()
+    for name, before, after in text_sides(verdict.first_text):
+        shown = Text(f"  {name}  {'…' if is_cut(verdict.first_text) else ''}{before}")
+        shown.append(after or "(ends here)", style="bold red")
+        console.print(shown, soft_wrap=True)
+
+
+def _print_agreement(console: Console, verdict: Verdict) -> None:
+    found = verdict.agreement
+    if found is None:
+        return
+    console.print()
+    by = " and ".join(dict.fromkeys(request.by for request in found.requests))
+    console.print(Text(f"Agreement{f' of {by}' if by else ''}, with Wilson 95 % intervals", style="bold"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in agreement_rows(found):
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if any(side is not None for side in (found.a, found.b, found.both)):
+        _line(console, 2, "TARr@N: the share of requests whose N samples are all equal", "dim")
+    if unique := unique_line(found):
+        _line(console, 2, unique)
+    for note in found.notes:
+        _line(console, 2, plain(note), "dim")
+
+
+def _print_drift(console: Console, folder: Path) -> None:
+    """One bar a layer: the largest median drift of its sites, on a log scale."""
+    columns = ["name", "compared", "by_sketch", "drift_p50"]
+    totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
+    by_layer: dict[int, float] = {}
+    for site in totals:
+        layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
+        if layer and (site["compared"] or site["by_sketch"]):
+            number_ = int(layer[1])
+            by_layer[number_] = max(by_layer.get(number_, 0.0), site["drift_p50"] or 0.0)
+    moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
+    if not moved:
+        return
+    low, high = math.log10(min(moved)), math.log10(max(moved))
+    layers = range(max(by_layer) + 1)
+    line = "".join(_bar(by_layer[layer], low, high) if layer in by_layer else "?" for layer in layers)
+    console.print()
+    console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
+    console.print(
+        Text(
+            f"  median relative drift of differing rows, {drift(min(moved))} to {drift(max(moved))}; · equal"
+            + ("; ? not observed" if "?" in line else "")
+        )
+    )
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if value <= 0 or not math.isfinite(value):
+        return "·"
+    share = 1.0 if high == low else (math.log10(value) - low) / (high - low)
+    return _BARS[round(share * (len(_BARS) - 1))]
+
+
+def _print_causes(console: Console, verdict: Verdict) -> None:
+    if not verdict.causes:
+        return
+    console.print()
+    console.print(Text("Possible causes", style="bold"))
+    for rank, cause in enumerate(verdict.causes, start=1):
+        console.print(Text(f"  {rank}. {cause.label} ({cause.confidence} confidence)"))
+        for line in cause.evidence[:_SHOWN]:
+            _line(console, 5, plain(line))
+        for line in cause.missing:
+            _line(console, 5, f"missing: {plain(line)}", "dim")
+        if cause.confirm:
+            _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
+        if cause.tells:
+            _line(console, 5, f"how to read it: {plain(cause.tells)}", "dim")
+
+
+def _print_list(console: Console, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    console.print()
+    console.print(Text(title, style="bold"))
+    for line in lines[:_SHOWN]:
+        _line(console, 2, plain(line))
+    if len(lines) > _SHOWN:
+        console.print(Text(f"  … and {len(lines) - _SHOWN} more", style="dim"))
+
+
+def _line(console: Console, indent: int, text: str, style: str = "") -> None:
+    """A sentence: wrapped between words on a terminal, one line in a log."""
+    if console.is_terminal:
+        console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False), soft_wrap=False)
+    else:
+        _command(console, indent, text, style)
+
+
+def _command(console: Console, indent: int, text: str, style: str) -> None:
+    """A command: never wrapped here, so that it is copied as one line."""
+    console.print(Text(" " * indent + text, style=style), soft_wrap=True)

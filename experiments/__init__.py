@@ -1,0 +1,1 @@
+"""What runs and compares more than once: lanes, narrow, batch invariance, zoom's re-run."""

@@ -1,0 +1,158 @@
+"""The result of a search in words: one sentence, and the rows of its tables. It does not print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...diverge.present.format import NONE, plain, plural
+from ...schemas.narrow import Configuration, MinimalSet, Narrow
+
+_MORE_REPEATS = 8
+
+
+def sentence(result: Narrow) -> str:
+    """What was found, in one or two sentences."""
+    runs = plural(sum(len(one.observations) for one in result.configurations), "run")
+    if result.state == "no divergence":
+        closer = "" if result.level == "bitwise" else "; --require bitwise looks closer than tokens"
+        return f"The bad lane does not diverge from the good one at the level {result.level}: {runs}{closer}."
+    if result.state == "noise":
+        return _noise(result, runs)
+    if not result.found:
+        return f"The search is not finished: {runs} so far."
+    noisy = ", found with noise" if result.state == "found with noise" else ""
+    first, *more = result.found
+    values = {setting.name: setting.bad for setting in result.varied}
+    said = _set_in_words(first, values)
+    for other in more:
+        said += f"; so {'do' if len(other.settings) > 1 else 'does'} {_named(other.settings, values)}"
+        said += " together" if len(other.settings) > 1 else " alone"
+    return f"{said}{noisy} ({runs}).{_rest(result)}"
+
+
+def setting_rows(result: Narrow) -> list[tuple[str, str, str, str]]:
+    """Per setting: name, good value, bad value, and what it does."""
+    does: dict[str, str] = {}
+    for found in result.found:
+        for name in found.settings:
+            others = [other for other in found.settings if other != name]
+            does[name] = f"turns it on, with {join(others)}" if others else "turns it on"
+            if name in found.unjudged:
+                does[name] += " (whether it is needed is not known)"
+    return [
+        (plain(one.name), _value(one.good), _value(one.bad), plain(does.get(one.name, "")))
+        for one in result.varied
+    ]
+
+
+def run_rows(result: Narrow) -> list[tuple[str, str, str]]:
+    """The deciding configurations: what is on, the outcome, the first difference."""
+    by_name = {one.name: one for one in result.configurations}
+    rows: list[tuple[str, str, str]] = []
+
+    def add(said: str, name: str | None) -> None:
+        if name in by_name:
+            rows.append((plain(said), outcome_words(by_name[name]), _where(by_name[name], result)))
+
+    add("nothing: the good lane, again", "good")
+    add("everything: the bad lane", "bad")
+    for found in result.found:
+        if len(found.settings) < len(result.varied):
+            add(join(found.settings), found.configuration)
+        if len(found.settings) > 1:
+            for name, without in found.without.items():
+                rest = [other for other in found.settings if other != name]
+                add(f"{join(rest)}, without {name}", without)
+    if result.rest is not None:
+        gone = [name for found in result.found for name in found.settings]
+        add(f"everything but {join(gone)}", result.rest)
+    return rows
+
+
+def outcome_words(configuration: Configuration) -> str:
+    """`same`, `diverges in 2 of 2`, or where runs disagree `diverges: diverged in 7 of 8 (0.53 to 0.98)`."""
+    rate = configuration.rate
+    if configuration.outcome == "failed" or rate is None:
+        return configuration.outcome
+    agrees = configuration.outcome == ("diverges" if rate.count else "same") and rate.count in (0, rate.of)
+    if agrees or rate.of == 1:
+        times = "" if rate.of == 1 else f" in {rate.of} of {rate.of}"
+        return f"{configuration.outcome}{times}"
+    return (
+        f"{configuration.outcome}: diverged in {rate.count} of {rate.of} ({rate.low:.2f} to {rate.high:.2f})"
+    )
+
+
+def join(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = list(names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _set_in_words(found: MinimalSet, values: dict[str, str | None]) -> str:
+    named = _named(found.settings, values)
+    if len(found.settings) == 1:
+        return f"{named} alone turns the divergence on"
+    if found.unjudged:
+        return f"{named} together turn the divergence on; without {join(found.unjudged)} no run could tell"
+    if len(found.settings) == 2:
+        return f"{named} together turn the divergence on, each alone does not"
+    return f"{named} together turn the divergence on, without any one of them it is gone"
+
+
+def _rest(result: Narrow) -> str:
+    """What everything else does."""
+    if result.rest is None:
+        return ""
+    rest = next(one for one in result.configurations if one.name == result.rest)
+    sets = "it" if sum(len(found.settings) for found in result.found) == 1 else "them"
+    others = len(result.varied) - sum(len(found.settings) for found in result.found)
+    lead = f" With everything but {sets} on ({plural(others, 'setting')})"
+    if rest.outcome == "same":
+        return f"{lead} nothing diverges."
+    if rest.outcome == "failed":
+        return f"{lead} the run fails, so whether anything else turns it on is not known."
+    return f"{lead} the outcome is too noisy to tell."
+
+
+def _noise(result: Narrow, runs: str) -> str:
+    by_name = {one.name: one for one in result.configurations}
+    good, bad = by_name["good"], by_name["bad"]
+    fix = f"--repeat {max(_MORE_REPEATS, 2 * result.repeat)} may tell"
+    if good.rate is not None and good.rate.count:
+        return (
+            f"The good lane does not repeat itself: it left its own first run in {_share(good)} runs, "
+            f"the bad lane in {_share(bad)}, which {plural(result.repeat, 'repeat')} cannot tell apart "
+            f"({runs}); {fix}."
+        )
+    shaky = next(
+        one for one in reversed(result.configurations) if one.rate and 0 < one.rate.count < one.rate.of
+    )
+    told = f"diverged in {_share(shaky)} runs ({runs}); {fix}."
+    if shaky.name == "bad":
+        return f"The bad lane is noisy: it {told}"
+    return f"The outcome is noisy: with {join(shaky.on)} on, it {told}"
+
+
+def _share(configuration: Configuration) -> str:
+    rate = configuration.rate
+    return "0 of 0" if rate is None else f"{rate.count} of {rate.of}"
+
+
+def _where(configuration: Configuration, result: Narrow) -> str:
+    for one in configuration.observations:
+        if one.why is not None:
+            return plain(one.why)
+        if result.level in one.where:
+            return plain(one.where[result.level])
+    return NONE
+
+
+def _named(settings: Sequence[str], values: dict[str, str | None]) -> str:
+    return plain(
+        join(f"{name} not stated" if values[name] is None else f"{name}={values[name]}" for name in settings)
+    )
+
+
+def _value(text: str | None) -> str:
+    return "not stated" if text is None else plain(text)

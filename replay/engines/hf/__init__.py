@@ -1,0 +1,1 @@
+"""Engine `hf`: transformers and torch in this process."""

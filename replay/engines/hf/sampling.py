@@ -1,0 +1,232 @@
+"""Choosing the next token in-process: transformers' own logits processors, a recorded uniform draw.
+
+The draw is inverse-CDF sampling over token ids in ascending order, so that the choice follows from the
+processed logits and ONE uniform number, both of which a trace keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation import logits_process as hf
+
+from ....schemas.errors import BadInput
+from ...request.batches import PlannedSequence
+from ..base import SamplerRecord
+
+
+class OccurrencePenalties(LogitsProcessor):  # type: ignore[misc]
+    """OpenAI's presence and frequency penalties over generated tokens, which transformers lacks.
+
+    logit[v] −= frequency_penalty · count(v) + presence_penalty · [count(v) > 0]
+    (OpenAI API reference, "Frequency and presence penalties"; vLLM counts generated tokens likewise).
+    """
+
+    def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
+        self._presence = presence
+        self._frequency = frequency
+        self._prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """input_ids int64[1, L], scores float32[1, V] → float32[1, V]."""
+        counts = torch.bincount(input_ids[0, self._prompt_length :], minlength=scores.shape[-1])
+        counts = counts.to(scores.dtype)
+        return scores - self._frequency * counts - self._presence * (counts > 0)
+
+
+class UniformDraws:
+    """A seeded stream of uniform numbers in [0, 1) that counts what it gave."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator(device="cpu")
+        self._generator.manual_seed(seed % 2**64)
+        self.drawn = 0
+
+    def next(self) -> float:
+        """The next number, with 53 random bits."""
+        self.drawn += 1
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64))
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    Args:
+        sequence: The sequence with its resolved sampling values.
+        draws: Its stream of uniform numbers (shared where the seed's scope is the worker).
+        eos: End-of-sequence ids of the model.
+        vocab_size: V.
+        encode: Text to token ids without special tokens; None without a tokenizer.
+
+    Raises:
+        BadInput: Bad words without a tokenizer.
+    """
+
+    def __init__(
+        self,
+        sequence: PlannedSequence,
+        draws: UniformDraws,
+        eos: Sequence[int],
+        vocab_size: int,
+        encode: Callable[[str], list[int]] | None,
+    ) -> None:
+        self._request_id = sequence.request_id
+        self._draws = draws
+        self.temperature = float(sequence.value("temperature"))
+        self._processors = _constraints(sequence, eos, vocab_size, encode)
+        if self.temperature != 0:
+            self._processors += _warpers(sequence, self.temperature)
+
+    def choose(self, logits_V: torch.Tensor, tokens: Sequence[int]) -> tuple[int, SamplerRecord]:
+        """Choose the next token.
+
+        Args:
+            logits_V: Raw logits, float32[V], on the CPU.
+            tokens: All tokens of the sequence so far, prompt included.
+
+        Returns:
+            The token id, and what chose it.
+
+        Raises:
+            BadInput: The constraints together forbid every token.
+        """
+        scores = logits_V
+        if self._processors:
+            ids = torch.tensor([list(tokens)], dtype=torch.int64)
+            scores = self._processors(ids, logits_V[None].clone())[0]
+        top1 = int(torch.argmax(scores))  # the lowest id among equals
+        top1_logit = float(scores[top1])
+        if top1_logit == -torch.inf:
+            raise BadInput(
+                f"{self._request_id}: the sampling constraints together forbid every token",
+                "correct allowed_token_ids, bad_words, logit_bias or min_tokens of the envelope",
+            )
+        if self.temperature == 0:
+            return top1, SamplerRecord(top1, top1_logit, draw=None, rng_offset=None)
+        offset = self._draws.drawn
+        draw = self._draws.next()
+        # Probabilities relative to the largest; float64 so that the CDF of 10^5 ids keeps its order.
+        mass = torch.exp(scores.double() - scores[top1].double())
+        cumulative = torch.cumsum(torch.nan_to_num(mass, nan=0.0), dim=0)
+        token = int(torch.searchsorted(cumulative, draw * cumulative[-1], right=True))
+        # A draw next to 1 may round up to the whole mass: then the last id that has any.
+        last = int(torch.searchsorted(cumulative, cumulative[-1]))
+        return min(token, last), SamplerRecord(top1, top1_logit, draw, offset)
+
+
+def _constraints(
+    sequence: PlannedSequence,
+    eos: Sequence[int],
+    vocab_size: int,
+    encode: Callable[[str], list[int]] | None,
+) -> LogitsProcessorList:
+    """Processors that hold for greedy choices too, in transformers' own order; the foreign one comes last,
+    where transformers puts a caller's processors.
+    """
+    value = sequence.value
+    prompt_length = len(sequence.prompt)
+    processors = LogitsProcessorList()
+
+    bias: dict[str, float] = value("logit_bias")
+    if bias:
+        pairs = {(int(token),): float(amount) for token, amount in bias.items()}
+        processors.append(hf.SequenceBiasLogitsProcessor(pairs))
+    repetition = float(value("repetition_penalty"))
+    if repetition != 1.0:
+        processors.append(hf.RepetitionPenaltyLogitsProcessor(repetition))
+    banned = _word_ids(sequence, encode)
+    if banned:
+        # Without eos_token_id: given it, transformers would not ban a bad word that ends the sequence.
+        processors.append(hf.NoBadWordsLogitsProcessor(banned))
+    ends = [*([] if value("ignore_eos") else eos), *value("stop_token_ids")]
+    min_tokens = int(value("min_tokens"))
+    if min_tokens and ends:
+        processors.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, min_tokens, ends))
+    allowed: list[int] = value("allowed_token_ids")
+    if allowed:
+        processors.append(hf.PrefixConstrainedLogitsProcessor(lambda _batch, _ids: allowed, num_beams=1))
+    presence, frequency = float(value("presence_penalty")), float(value("frequency_penalty"))
+    if presence or frequency:
+        processors.append(OccurrencePenalties(presence, frequency, prompt_length))
+    return processors
+
+
+def _warpers(sequence: PlannedSequence, temperature: float) -> LogitsProcessorList:
+    """Processors that only shape a random choice, in transformers' own order."""
+    value = sequence.value
+    warpers = LogitsProcessorList()
+    if temperature != 1.0:
+        warpers.append(hf.TemperatureLogitsWarper(temperature))
+    if int(value("top_k")) > 0:
+        warpers.append(hf.TopKLogitsWarper(int(value("top_k"))))
+    if float(value("top_p")) < 1.0:
+        warpers.append(hf.TopPLogitsWarper(float(value("top_p"))))
+    if float(value("min_p")) > 0.0:
+        warpers.append(hf.MinPLogitsWarper(float(value("min_p"))))
+    return warpers
+
+
+def _word_ids(sequence: PlannedSequence, encode: Callable[[str], list[int]] | None) -> list[list[int]]:
+    """Token ids of bad words, at the start of a text and after a space (as vLLM bans both)."""
+    words: list[str] = sequence.value("bad_words")
+    if not words:
+        return []
+    if encode is None:
+        raise BadInput(
+            f"{sequence.request_id}: sampling.bad_words needs a tokenizer, and the model folder has none",
+            "add tokenizer.json to the folder, or state logit_bias instead",
+        )
+    forms: list[list[int]] = []
+    for word in words:
+        for text in (word, " " + word.lstrip()):
+            ids = encode(text)
+            if ids and ids not in forms:
+                forms.append(ids)
+    return forms
+
+
+class StopRule:
+    """Decides after each token of one sequence whether it ends, and by which rule.
+
+    Args:
+        sequence: The sequence with its resolved sampling values.
+        eos: End-of-sequence ids of the model.
+        decode: Token ids to text; None without a tokenizer.
+
+    Raises:
+        BadInput: Stop strings without a tokenizer.
+    """
+
+    def __init__(
+        self, sequence: PlannedSequence, eos: Sequence[int], decode: Callable[[list[int]], str] | None
+    ) -> None:
+        value = sequence.value
+        self._most_tokens = sequence.most_tokens
+        self._forced = sequence.golden is not None
+        self._min_tokens = int(value("min_tokens"))
+        self._ends = {*value("stop_token_ids"), *([] if value("ignore_eos") else eos)}
+        self._strings: list[str] = value("stop")
+        self._too_early = 0
+        """Characters that came within the minimum: a stop string among them ends nothing."""
+        self._decode = decode
+        if self._strings and decode is None and not self._forced:
+            raise BadInput(
+                f"{sequence.request_id}: sampling.stop needs a tokenizer, and the model folder has none",
+                "add tokenizer.json to the folder, or state stop_token_ids instead",
+            )
+
+    def reason(self, generated: Sequence[int]) -> str | None:
+        """`stop`, `length`, `golden`, or None while the sequence goes on. Called once after each token."""
+        if self._forced:
+            return "golden" if len(generated) >= self._most_tokens else None
+        if len(generated) > self._min_tokens and generated[-1] in self._ends:
+            return "stop"
+        if self._strings and self._decode is not None:
+            text = self._decode(list(generated))
+            if len(generated) <= self._min_tokens:
+                self._too_early = len(text)
+            elif any(text.find(stop, max(0, self._too_early + 1 - len(stop))) >= 0 for stop in self._strings):
+                return "stop"
+        return "length" if len(generated) >= self._most_tokens else None

@@ -1,0 +1,160 @@
+"""Keeping the rows that a model's sites show, and putting other rows in their place while it runs.
+
+It knows sites and modules; where the positions of the sequence lie comes in with each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...schemas.rerun import KeptRows, Place
+from ..capture.discovery import UNOBSERVED, Output, tensors_of
+from ..capture.taps import Taps, standing_in
+from .location import PassPlace
+from .ops import raw_bits
+
+KEPT_BYTES = 2 << 30
+"""Whole rows that are kept of a run, in all."""
+
+Call = Callable[..., Any]
+SiteKey = tuple[str, int, str]
+
+
+class SiteRows:
+    """Sees every site of a sequence, pass by pass.
+
+    Args:
+        taps: Know where the sites are.
+        stop: Positions from here on are none of the sequence's.
+        keep_from: Keep rows from this position on; None: none.
+        heal: Rows that take the place of differing ones.
+    """
+
+    def __init__(self, taps: Taps, stop: int, keep_from: int | None, heal: KeptRows | None) -> None:
+        self._taps, self._stop, self._keep_from, self._heal = taps, stop, keep_from, heal
+        self._keys: list[SiteKey] = [(site.name, site.occurrence, site.part) for site in taps.sites]
+        self._dtypes = [site.dtype for site in taps.sites]
+        self._rows: dict[SiteKey, dict[int, bytes]] = {}
+        self._bytes = 0
+        self._full_from = stop
+        self._place: PassPlace | None = None
+        self._times: dict[int, int] = {}
+        self.healed: set[Place] = set()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """The sites are seen inside this context."""
+        if self._keep_from is None and self._heal is None:
+            yield
+            return
+        inputs, outputs = self._taps.observed()
+        stand_ins = {
+            module: self._stand_in(inputs.get(module), outputs.get(module, {}))
+            for module in {**inputs, **outputs}
+        }
+        with standing_in(stand_ins):
+            yield
+
+    def begin(self, place: PassPlace | None) -> None:
+        """A pass begins."""
+        self._place = place
+        self._times.clear()
+
+    def kept(self) -> KeptRows | None:
+        """What was kept, up to the first position that there was no room for."""
+        if self._keep_from is None:
+            return None
+        dtypes = dict(zip(self._keys, self._dtypes, strict=True))
+        return KeptRows(self._rows, dtypes, self._keep_from, self._full_from)
+
+    def _stand_in(
+        self, of_input: list[int] | None, of_output: dict[Output, list[int]]
+    ) -> Callable[[Call], Call]:
+        def of(call: Call) -> Call:
+            def seen(*args: Any, **kwargs: Any) -> Any:
+                if of_input is not None and args and isinstance(args[0], torch.Tensor):
+                    args = (self._apart(of_input, args[0]), *args[1:])
+                output = call(*args, **kwargs)
+                for which, tensor in tensors_of(output):
+                    if which in of_output:
+                        changed = self._apart(of_output[which], tensor)
+                        if changed is not tensor:
+                            output = _with(output, which, changed)
+                return output
+
+            return seen
+
+        return of
+
+    def _apart(self, indices: list[int], tensor: torch.Tensor) -> torch.Tensor:
+        with _disable_current_modes():  # what is done here is none of the model's ops
+            return self._see(indices, tensor)
+
+    def _see(self, indices: list[int], tensor: torch.Tensor) -> torch.Tensor:
+        """One tensor of a site: kept, and given back as the model goes on with it."""
+        place = self._place
+        time = self._times[id(indices)] = self._times.get(id(indices), -1) + 1
+        if place is None or time >= len(indices) or indices[time] == UNOBSERVED:
+            return tensor
+        site = indices[time]
+        shape = self._taps.rows[site]
+        rows_BTW = shape.of(tensor, place.batch, place.tokens)
+        if rows_BTW is None:
+            return tensor
+        row = place.row if rows_BTW.shape[0] > 1 else 0
+        put: dict[int, bytes] = {}
+        for position, column in place.column_of.items():
+            if position >= self._stop:
+                continue
+            own: bytes | None = None
+            if self._keep_from is not None and self._keep_from <= position < self._full_from:
+                own = raw_bits(rows_BTW[row, column])
+                self._keep(site, position, own)
+            if self._heal is not None and self._heal.first <= position < self._heal.stop:
+                own = own or raw_bits(rows_BTW[row, column])
+                other = self._other(site, position)
+                if other is not None and len(other) == len(own) and other != own:
+                    put[column] = other
+                    self.healed.add((position, site))
+        if not put:
+            return tensor
+        # The same strides as before: they choose kernels. Not in place: others may see this memory too.
+        changed = tensor.clone(memory_format=torch.preserve_format)
+        flat = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+        places_BTW = shape.of(flat, place.batch, place.tokens)
+        assert places_BTW is not None
+        for column, bits in put.items():
+            values = torch.frombuffer(bytearray(bits), dtype=tensor.dtype).to(tensor.device)
+            changed[torch.unravel_index(places_BTW[row, column], tensor.shape)] = values
+        return changed
+
+    def _keep(self, site: int, position: int, bits: bytes) -> None:
+        self._bytes += len(bits)
+        if self._bytes > KEPT_BYTES:
+            # A position of which only some sites are kept could not be told from one that agrees.
+            self._full_from = min(self._full_from, position)
+            return
+        self._rows.setdefault(self._keys[site], {})[position] = bits
+
+    def _other(self, site: int, position: int) -> bytes | None:
+        assert self._heal is not None
+        key = self._keys[site]
+        if self._heal.dtypes.get(key) != self._dtypes[site]:
+            return None
+        return self._heal.rows.get(key, {}).get(position)
+
+
+def _with(output: Any, which: Output, tensor: torch.Tensor) -> Any:
+    """A module's output with one of its tensors replaced."""
+    if isinstance(output, torch.Tensor):
+        return tensor
+    if isinstance(which, str):
+        output[which] = tensor  # a mapping, such as transformers' ModelOutput
+        return output
+    items = [tensor if index == which else item for index, item in enumerate(output)]
+    return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)

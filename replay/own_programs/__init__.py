@@ -1,0 +1,1 @@
+"""`rip.tap`: traces of PyTorch programs that run their own loop."""

@@ -1,0 +1,194 @@
+"""Recording a run: engine events become trace rows, progress, and how each sequence ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..schemas.envelope import Envelope
+from ..schemas.trace import Mode, SequenceResult
+from .engines.base import Engine, Finished, Rows
+from .request.batches import Batch
+from .request.expected_answer import Came, Compared, compare
+from .request.findings import Findings
+from .trace_file.writer import SequenceInfo, TraceWriter
+
+Progress = Callable[[int, int, str], None]
+"""Called with (generated tokens, tokens at most, stage and what is running)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one sequence ended.
+
+    Attributes:
+        reason: `stop`, `length` or `golden`.
+        expected: How it compares with the recorded answer.
+    """
+
+    request_id: str
+    sample: int
+    tokens: tuple[int, ...]
+    text: str | None
+    reason: str
+    expected: Compared
+
+
+@dataclass(frozen=True)
+class Logits:
+    """What is known of the logits of one row."""
+
+    logits_hash: bytes | None
+    told: bytes
+    """Ids and log-probabilities of the top-K, as bytes."""
+
+
+class Recorder:
+    """Writes what an engine hands over and keeps what the summary needs.
+
+    Args:
+        writer: Where rows go.
+        engine: An opened engine.
+        batches: Everything that will be run.
+        progress: Told about every piece of work done.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, engine: Engine, batches: Sequence[Batch], progress: Progress
+    ) -> None:
+        self._writer = writer
+        self._engine = engine
+        self._progress = progress
+        planned = [sequence for batch in batches for sequence in batch.sequences if sequence.recorded]
+        self._planned = {sequence.sequence: sequence for sequence in planned}
+        self._tokens: dict[int, list[int]] = {sequence.sequence: [] for sequence in planned}
+        self._finished: dict[int, Finished] = {}
+        self._ids: set[int] = set()
+        self._total = sum(sequence.most_tokens for sequence in planned)
+        self._done = 0
+        self.first_logits: list[Logits] = []
+        """Of the first batch, in the order they were handed over."""
+        self.kept_tensors = False
+        """Whether some row kept its tensors."""
+
+    def run(self, batch: Batch, mode: Mode, observe: bool) -> None:
+        """Execute one batch and record it."""
+        first = not self._finished
+        names = [sequence.request_id for sequence in batch.sequences if sequence.recorded]
+        note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        before = self._done
+        self.say(f"prefill · {note}")
+        events = self._engine.run(batch, mode, observe)
+        try:
+            for event in events:
+                self._take(event, first)
+                self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
+        except KeyboardInterrupt:
+            for event in _interrupted(events):
+                if not self._writer.is_torn:
+                    self._take(event, first)
+            raise
+        finally:
+            if isinstance(events, Generator):
+                events.close()  # now, while what it runs on is there
+
+    def _take(self, event: Rows | Finished, first: bool) -> None:
+        """Record what the engine handed over; `first`: in the first batch."""
+        if isinstance(event, Finished):
+            self._finished[event.sequence] = event
+            return
+        plan = self._planned[event.sequence]
+        self._writer.append(SequenceInfo(plan.request_id, plan.sample, len(plan.prompt)), event)
+        if first:
+            self.first_logits += logits_of(event)
+        self._remember(event, len(plan.prompt))
+
+    def say(self, note: str) -> None:
+        """Tell the progress what is going on."""
+        self._progress(self._done, self._total, note)
+
+    def token_text(self) -> dict[str, str]:
+        """Text of every token id that occurs, so that a report can show words without the tokenizer."""
+        return {str(token): text for token, text in self._engine.texts_of(sorted(self._ids)).items()}
+
+    def outcomes(self, envelopes: Mapping[str, Envelope], mode: Mode) -> list[Outcome]:
+        """How every recorded sequence ended.
+
+        Args:
+            envelopes: By request id.
+            mode: Only a free run can meet or miss expected tokens: the others force them.
+        """
+        found = []
+        for sequence, plan in self._planned.items():
+            tokens, finished = self._tokens[sequence], self._finished[sequence]
+            # Without a tokenizer, an engine's text is empty whatever the model wrote.
+            text = finished.text if self._engine.has_tokenizer() else None
+            came = Came(tokens, text, finished.reason, self._engine.capabilities.token_ids)
+            free = mode == "free"
+            found.append(
+                Outcome(
+                    request_id=plan.request_id,
+                    sample=plan.sample,
+                    tokens=tuple(tokens),
+                    text=finished.text,
+                    reason=finished.reason,
+                    expected=compare(plan, envelopes[plan.request_id], came) if free else Compared(),
+                )
+            )
+        return found
+
+    def results(self) -> list[SequenceResult]:
+        """How every recorded sequence that came to its end did so, for the trace's header."""
+        found = []
+        for sequence, finished in sorted(self._finished.items()):
+            plan, timing = self._planned[sequence], finished.timing
+            found.append(
+                SequenceResult(
+                    sequence=sequence,
+                    request_id=plan.request_id,
+                    sample=plan.sample,
+                    reason=finished.reason,
+                    text=finished.text,
+                    ttft_s=timing.ttft_s if timing else None,
+                    itl_s=timing.itl_s if timing else None,
+                    latency_s=timing.latency_s if timing else None,
+                    answered_by=dict(finished.answered_by),
+                )
+            )
+        return found
+
+    def add_findings(self, findings: Findings) -> None:
+        """What the engine found out about sequences while it ran them."""
+        for sequence, finished in sorted(self._finished.items()):
+            for sentence in finished.findings:
+                findings.add(sentence, self._planned[sequence].request_id)
+
+    def _remember(self, rows: Rows, prompt_tokens: int) -> None:
+        ids = rows.token_ids.tolist()
+        self._ids.update(ids)
+        for topk in rows.topk:
+            if topk is not None:
+                self._ids.update(topk.ids.tolist())
+        generated = ids[max(0, prompt_tokens - rows.first_position) :]
+        self._tokens[rows.sequence] += generated
+        self._done += len(generated)
+        self.kept_tensors = self.kept_tensors or any(rows.tensors)
+
+
+def _interrupted(events: Iterator[Rows | Finished]) -> Generator[Rows | Finished, None, None]:
+    """What a run still hands over that is interrupted, here or there."""
+    if not isinstance(events, Generator):
+        return
+    with suppress(KeyboardInterrupt, StopIteration):
+        yield events.throw(KeyboardInterrupt())  # where it was interrupted itself, it has ended
+        yield from events
+
+
+def logits_of(rows: Rows) -> list[Logits]:
+    """What is known of the logits of these rows, in order; rows without any are left out."""
+    return [
+        Logits(topk.logits_hash, topk.ids.tobytes() + topk.logprobs.tobytes())
+        for topk in rows.topk
+        if topk is not None
+    ]

@@ -1,0 +1,1 @@
+"""Writing the trace: one whole Parquet file, by one writer."""
