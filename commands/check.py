@@ -145,7 +145,8 @@ def _run(console: Console, runner: LaneRunner, draft: Draft, out: Path, force: b
     """Open the engine, run the check, write requests and result."""
     from ..experiments.batch_invariance import check_batch_invariance, random_requests
     from ..schemas.envelope import Runtime
-    from .console import printable, progress_bar, write_private
+    from ..schemas.files import write_private
+    from .console import printable, progress_bar
 
     with progress_bar(console) as bar:
         task = bar.add_task("hashing the model", total=None, note="")

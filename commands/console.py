@@ -91,23 +91,3 @@ def check_output_file(path: Path, force: bool) -> None:
     if path.exists() and not path.is_file():
         raise OutputFailed(f"{path} exists and is not a file", "choose another name")
     refuse_overwrite(path, force)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that may hold prompts: mode 0600, whole or not at all.
-
-    Raises:
-        OutputFailed: The file cannot be written (disk full, permissions).
-    """
-    path = path.resolve()  # what a link leads to is replaced, not the link
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OutputFailed(
-            f"{path} could not be written: {error.strerror}", "free space or choose another place"
-        ) from None

@@ -142,7 +142,7 @@ def _record(model: Path, requests: Path) -> None:
     from ..experiments.model_identity import identified_envelope, identity_of
     from ..fingerprint.model.ref import resolve
     from ..replay.request.prompt import load_local_tokenizer, tokenize
-    from .console import write_private
+    from ..schemas.files import write_private
 
     fingerprint = identity_of(str(model))
     tokenizer = load_local_tokenizer(resolve(str(model)).path, str(fingerprint.flat()["model_sha256"]))

@@ -132,7 +132,8 @@ def report_drift(
     from ..fingerprint.drift.partial import forbidden_note
     from ..fingerprint.drift.report import to_html, to_markdown
     from ..schemas.claim import LEVELS
-    from .console import printable, write_private
+    from ..schemas.files import write_private
+    from .console import printable
 
     found = compare(base, now, options.ignore or ())
     if not found.compared:

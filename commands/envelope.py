@@ -90,7 +90,8 @@ def create(
       rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
     """
     from ..schemas.envelope import SET_SUFFIX
-    from .console import check_output_file, stderr_console, tell, write_private
+    from ..schemas.files import write_private
+    from .console import check_output_file, stderr_console, tell
     from .prompt_options import asked_prompt, asked_sampling
 
     text, spoken = asked_prompt(prompt, prompt_file, chat, messages)

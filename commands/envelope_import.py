@@ -49,7 +49,8 @@ def import_(
     from ..replay.request.from_trace import was_refused
     from ..schemas.base import exactly_representable
     from ..schemas.envelope import SET_SUFFIX
-    from .console import check_output_file, counted, stderr_console, tell, write_private
+    from ..schemas.files import write_private
+    from .console import check_output_file, counted, stderr_console, tell
 
     if form not in FORMATS:
         raise BadInput(f"--format {form}: no such choice", f"choose one of: {', '.join(FORMATS)}")

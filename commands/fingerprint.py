@@ -124,7 +124,8 @@ def fingerprint(
     from ..fingerprint.doubts import doubts
     from ..fingerprint.model.ref import resolve
     from ..fingerprint.stored import from_bytes
-    from .console import printable, stderr_console, write_private
+    from ..schemas.files import write_private
+    from .console import printable, stderr_console
     from .drift import load_fingerprint, name_of, read_file
 
     drift_options = DriftOptions(fail_on, ignore, as_json, markdown, html, force)

@@ -177,7 +177,8 @@ def _search(
     from ..experiments.narrow.resume import RESULT
     from ..experiments.narrow.runs import Runs
     from ..experiments.narrow.search import narrow as search
-    from .console import printable, progress_bar, tell, write_private
+    from ..schemas.files import write_private
+    from .console import printable, progress_bar, tell
 
     document, note = begun
     if note:

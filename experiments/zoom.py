@@ -93,8 +93,8 @@ def keep(verdict: Verdict, folder: Path) -> None:
     Raises:
         OutputFailed: It cannot be written.
     """
-    from ..commands.console import write_private
     from ..diverge.result.tables import SUMMARY_FILE
+    from ..schemas.files import write_private
 
     path = folder / SUMMARY_FILE
     mode = path.stat().st_mode

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...commands.console import write_private
 from ...commands.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NOTHING_COMPARED
 from ...schemas.errors import NothingCompared, OutputFailed
+from ...schemas.files import write_private
 from ...schemas.narrow import NarrowObservation
 from .mixtures import Command, Mixture
 from .resume import RESULT

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...schemas.errors import BadInput, OutputFailed
+from ...schemas.errors import BadInput
+from ...schemas.files import replace_file, report_disk_errors
 from ...schemas.rerun import Op, OpTensor, OpTrace
 from ...schemas.zoom import COLUMNS, ZOOM_KEY, ZOOM_SUFFIX, ZoomHeader, arrow_schema
 
@@ -34,23 +34,18 @@ def write_ops(path: Path, header: ZoomHeader, passes: Sequence[Sequence[Op]]) ->
     import pyarrow.parquet as pq
 
     schema = arrow_schema()
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        with pq.ParquetWriter(unfinished, schema, compression="ZSTD", write_page_checksum=True) as writer:
-            for index, ops in enumerate(passes):
-                rows = [_row(index, op) for op in ops]
-                columns = [
-                    pa.array([row[name] for row in rows], schema.field(name).type) for name in schema.names
-                ]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-            writer.add_key_value_metadata({ZOOM_KEY: header.to_json().encode()})
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OutputFailed(
-            f"{path} could not be written: {error.strerror or error}", "free space or choose another place"
-        ) from None
+    with (
+        report_disk_errors(path),
+        replace_file(path) as unfinished,
+        pq.ParquetWriter(unfinished, schema, compression="ZSTD", write_page_checksum=True) as writer,
+    ):
+        for index, ops in enumerate(passes):
+            rows = [_row(index, op) for op in ops]
+            columns = [
+                pa.array([row[name] for row in rows], schema.field(name).type) for name in schema.names
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        writer.add_key_value_metadata({ZOOM_KEY: header.to_json().encode()})
 
 
 def read_ops(path: Path) -> tuple[ZoomHeader, list[OpTrace]]:

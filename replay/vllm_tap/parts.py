@@ -11,7 +11,6 @@ dtype, shape and offset, and holds the sum of the 64-bit words behind it.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...schemas.files import replace_file
 from ..row_summaries.reference import RowSummaries
 
 MAGIC = b"RIPTAP1\n"
@@ -153,18 +153,10 @@ def write_part(folder: Path, number: int, part: Part) -> tuple[Path, int]:
     ).encode()
     begin = MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(8, "little")
     path = folder / PART.format(number)
-    unfinished = folder / f".{path.name}.unfinished"
-    try:
-        with os.fdopen(
-            os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
-        ) as file:
-            file.write(begin + header)
-            for chunk in chunks:
-                file.write(chunk.data)
-        unfinished.rename(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replace_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(begin + header)
+        for chunk in chunks:
+            file.write(chunk.data)
     return path, len(begin) + len(header) + size
 
 
@@ -183,14 +175,8 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OSError: As the disk says.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with os.fdopen(
-        os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
-        "w",
-        encoding="utf-8",
-    ) as file:
-        file.write(text)
-    unfinished.rename(path)
+    with replace_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 def make_private(folder: Path) -> None:

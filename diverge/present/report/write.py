@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ....schemas.errors import OutputFailed
+from ....schemas.files import write_private
 from ...views.verdict import read_verdict
 from .build import build
 from .sources import find_sources
@@ -49,17 +49,7 @@ def write_report(
     """
     place, sources = find_sources(read_verdict(folder), folder, a, b)
     text = render(folder, place, sources, form, title)
-    target = out.resolve()  # what a link leads to is replaced, not the link
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        unfinished.touch(mode=0o600)  # it holds prompts
-        unfinished.write_bytes(text.encode("utf-8", "backslashreplace"))
-        unfinished.replace(target)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OutputFailed(
-            f"{out} could not be written: {error.strerror}", "free space or choose another place"
-        ) from None
+    write_private(out, text.encode("utf-8", "backslashreplace"))  # it holds prompts
     return [source.missing for source in sources if source.missing]
 
 

@@ -1,0 +1,58 @@
+"""Files that may hold prompts: private (mode 0600), and whole under their name or not there at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import OutputFailed
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """A private file to write to; it takes the name `path` when the context ends without an error.
+
+    What a link leads to is replaced, not the link.
+
+    Raises:
+        OSError: As the disk says; nothing is left behind.
+    """
+    target = path.resolve()
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        # Created with its permissions before anything private is in it.
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+        yield unfinished
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def report_disk_errors(path: Path) -> Iterator[None]:
+    """Turns what the disk says while `path` is written into an error for people.
+
+    Raises:
+        OutputFailed: The file cannot be written (disk full, permissions).
+    """
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputFailed(
+            f"{path} could not be written: {why}", "free space or choose another place"
+        ) from None
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file that may hold prompts: mode 0600, whole or not at all.
+
+    Raises:
+        OutputFailed: The file cannot be written (disk full, permissions).
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with report_disk_errors(path), replace_file(path) as unfinished:
+        unfinished.write_bytes(data)
