@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +57,29 @@ def write_private(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8") if isinstance(content, str) else content
     with report_disk_errors(path), replace_file(path) as unfinished:
         unfinished.write_bytes(data)
+
+
+def append_private(path: Path, line: bytes) -> None:
+    """Add a line to a file that may hold prompts, created with mode 0600: the whole line, or nothing.
+
+    Args:
+        line: With its end. A last line of the file that lacks its end gets it first.
+
+    Raises:
+        OutputFailed: The file cannot be written (disk full, permissions).
+    """
+    with (
+        report_disk_errors(path),
+        os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file,
+    ):
+        end = file.seek(0, os.SEEK_END)
+        if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(end)
+            if not end:
+                path.unlink(missing_ok=True)
+            raise
