@@ -103,7 +103,7 @@ def batch_invariance(
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is in the folder.")] = False,
 ) -> None:
     from ..experiments.batch_invariance import Draft
-    from ..experiments.lanes.other_process import enter
+    from ..experiments.lanes.process import enter
     from ..experiments.lanes.resolve import Chosen, LaneRunner, choose
     from .console import stderr_console
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, NothingCompared
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from ..schemas.choices import LEVELS, check_choice
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared
+from ..schemas.files import check_output_file
+from .console import print_wrapped, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
 
 ANY = "any"
-STDOUT = Path("-")
+STREAM = Path("-")
+"""Standard input or output in place of a file."""
 
 FailOn = Annotated[
     str,
@@ -54,22 +57,21 @@ Html = Annotated[
 
 @dataclass(frozen=True)
 class DriftOptions:
-    """The options above, as given."""
+    """The options above."""
 
     fail_on: str
-    ignore: list[str] | None
+    ignore: tuple[str, ...]
     as_json: bool
     markdown: Path | None
     html: Path | None
     force: bool
 
-    def are_given(self) -> bool:
-        """Whether any of them asks for something."""
-        asked = (self.ignore, self.as_json, self.markdown, self.html)
-        return self.fail_on != ANY or any(asked)
+    def any_stated(self) -> bool:
+        """Whether any of them was stated."""
+        return self.fail_on != ANY or any((self.ignore, self.as_json, self.markdown, self.html))
 
     def check(self, inputs: Iterable[Path | None], output: Path | None = None) -> None:
-        """Say before any work what cannot be done.
+        """Refuse before any work what cannot be done.
 
         Args:
             inputs: Files that are read, which no report may replace.
@@ -79,24 +81,20 @@ class DriftOptions:
             BadInput: No such level, two documents for standard output, or two uses of one file.
             OutputFailed: A report cannot be written.
         """
-        from ..schemas.claim import LEVELS
-        from .console import check_output_file
-
-        if self.fail_on not in (ANY, *LEVELS):
-            raise BadInput(
-                f"--fail-on {self.fail_on}: no such level", f"choose one of: {', '.join((ANY, *LEVELS))}"
-            )
+        check_choice("fail-on", self.fail_on, (ANY, *LEVELS), "level")
         written = {"-o": output, "--markdown": self.markdown, "--html": self.html}
         printed = ["--json"] if self.as_json else []
-        printed += [f"{name} -" for name, path in written.items() if path == STDOUT]
+        printed += [f"{name} -" for name, path in written.items() if path == STREAM]
         if len(printed) > 1:
-            raise BadInput(f"{printed[0]} and {printed[1]} both print", f"give {printed[1][:-2]} a file")
-        files = {name: path for name, path in written.items() if path is not None and path != STDOUT}
-        taken = [("an input", path) for path in inputs if path is not None and path != STDOUT]
+            raise BadInput(
+                f"{printed[0]} and {printed[1]} both write to standard output", "give one of them a file"
+            )
+        files = {name: path for name, path in written.items() if path is not None and path != STREAM}
+        taken = [("an input", path) for path in inputs if path is not None and path != STREAM]
         for name, path in files.items():
             for other, known in taken:
                 if _is_same_file(path, known):
-                    raise BadInput(f"{name} {path} is also {other}", "choose another name: it would be lost")
+                    raise BadInput(f"{name} {path} is also {other}", "choose another name: it would be overwritten")
             taken.append((f"the file of {name}", path))
         for path in files.values():
             check_output_file(path, self.force)
@@ -113,14 +111,13 @@ def _is_same_file(one: Path, other: Path) -> bool:
 def report_drift(
     base: Fingerprint, now: Fingerprint, names: tuple[str, str], options: DriftOptions, console: Console
 ) -> int:
-    """Compare, show and write as the options say.
+    """Compare, print and write reports.
 
     Args:
         base: The earlier fingerprint.
         now: The present one.
         names: What to call them in a report.
-        options: As given.
-        console: Where the changes are shown to a person.
+        console: Where the changes are printed for a person.
 
     Returns:
         The exit code.
@@ -131,17 +128,15 @@ def report_drift(
     from ..fingerprint.drift.compare import compare, failing, without_field
     from ..fingerprint.drift.partial import forbidden_note
     from ..fingerprint.drift.report import to_html, to_markdown
-    from ..schemas.claim import LEVELS
     from ..schemas.files import write_private
-    from .console import printable
 
-    found = compare(base, now, options.ignore or ())
+    found = compare(base, now, options.ignore)
     if not found.compared:
         raise NothingCompared(
-            f"{names[0]} and {names[1]} tell no field in common",
-            "compare with one that tells more, such as what `rip fingerprint -o FILE` records",
+            f"{names[0]} and {names[1]} have no field in common",
+            "compare with a complete one, as `rip fingerprint -o FILE` records it",
         )
-    for pattern in without_field(base, now, options.ignore or ()):
+    for pattern in without_field(base, now, options.ignore):
         print(
             f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
             file=sys.stderr,
@@ -152,16 +147,16 @@ def report_drift(
     counted = failing(found.changes, level)
     if options.as_json:
         print(found.to_json(), end="")
-    elif options.markdown == STDOUT:
+    elif options.markdown == STREAM:
         print(to_markdown(found, base, now, names), end="")
-    elif options.html == STDOUT:
+    elif options.html == STREAM:
         print(to_html(found, base, now, names), end="")
     else:
         print_drift(console, found)
         if found.changes and not counted:
             console.print(f"None of them counts for --fail-on {options.fail_on}.")
     for path, render in ((options.markdown, to_markdown), (options.html, to_html)):
-        if path is not None and path != STDOUT:
+        if path is not None and path != STREAM:
             write_private(path, render(found, base, now, names))
             print(f"Wrote {path}", file=sys.stderr)
     return EXIT_FAILS if counted else EXIT_HOLDS

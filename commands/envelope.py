@@ -92,7 +92,7 @@ def create(
     from ..schemas.envelope import SET_SUFFIX
     from ..schemas.files import write_private
     from .console import check_output_file, stderr_console, tell
-    from .prompt_options import asked_prompt, asked_sampling
+    from ..experiments.new_envelope import asked_prompt, asked_sampling
 
     text, spoken = asked_prompt(prompt, prompt_file, chat, messages)
     asked = asked_sampling(sampling or [])

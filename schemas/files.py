@@ -1,4 +1,4 @@
-"""Files that may hold prompts: private (mode 0600), and whole under their name or not there at all."""
+"""Output files: checked before any work, private (mode 0600), whole under their name or not there at all."""
 
 from __future__ import annotations
 
@@ -83,3 +83,33 @@ def append_private(path: Path, line: bytes) -> None:
             if not end:
                 path.unlink(missing_ok=True)
             raise
+
+
+def refuse_overwrite(path: Path, force: bool) -> None:
+    """Check, before any work, that an output can be written.
+
+    Raises:
+        OutputFailed: It exists and `force` is off, or its folder does not exist or is not writable.
+    """
+    if path.exists() and not force:
+        raise OutputFailed(f"{path} exists already", "choose another name, or overwrite it with --force")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise OutputFailed(f"{folder} is not a folder", f"create it: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise OutputFailed(f"{folder} is not writable", "choose another folder")
+
+
+def check_output_file(path: Path, force: bool) -> None:
+    """`refuse_overwrite` for a file: a folder or a device is not replaced by force either.
+
+    Raises:
+        OutputFailed: As `refuse_overwrite`, or something else than a file has that name.
+    """
+    if path.is_dir():
+        raise OutputFailed(
+            f"{path} exists and is not a file: it is a directory", "choose another name, for example in it"
+        )
+    if path.exists() and not path.is_file():
+        raise OutputFailed(f"{path} exists and is not a file", "choose another name")
+    refuse_overwrite(path, force)

@@ -16,8 +16,8 @@ import pytest
 from fakes.command_line import Done
 from fakes.command_line import Rip as CommandLine
 from rip.experiments.lanes.resolve import Chosen
-from rip.experiments.narrow.mixtures import Mixture, Prepared
-from rip.experiments.narrow.two_lanes import Varied, parse_vary, with_values
+from rip.experiments.settings_search.mixtures import Mixture, Prepared
+from rip.experiments.settings_search.two_lanes import Varied, parse_vary, with_values
 from rip.schemas.errors import BadInput
 from rip.schemas.narrow import Narrow
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....schemas.errors import BadInput, stated_setting
+from ....schemas.lane import NOT_KEPT, may_be_secret
 from ....schemas.trace import Setting
 
 CLIENT_SETTINGS: dict[str, Any] = {
@@ -94,12 +95,9 @@ def resolve_settings(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
         if name not in given
     }
     for name, value in given.items():
-        shown = "(not kept)" if name.startswith("env.") and _SECRET.search(name) else value
+        shown = NOT_KEPT if may_be_secret(name) else value
         resolved[name] = Setting(requested=shown, resolved=shown, source="lane")
     return resolved
-
-
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 
 def server_arguments(given: Mapping[str, Any], own: Mapping[str, str]) -> list[str]:
