@@ -59,6 +59,10 @@ class ShownProgress:
         if total is None:  # rich keeps the earlier total
             self._bar.tasks[0].total = None
 
+    def stop(self) -> None:
+        """Show no more stages; notes are still printed."""
+        self._bar.stop()
+
     def note(self, sentence: str) -> None:
         """A sentence that stays."""
         print_sentence(self._console, sentence)
@@ -147,7 +151,7 @@ class _PersistentStream:
         os.close(null)
 
 
-def outlive_readers() -> None:
+def tolerate_closed_streams() -> None:
     """From now on, closed pipes are no errors, and neither are streams that were closed from the start."""
     for name in ("stdout", "stderr"):
         # Python has None where the shell closed the stream (`>&-`).

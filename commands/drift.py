@@ -9,7 +9,7 @@ import typer
 
 from ..schemas.errors import BadInput
 from .console import stdout_console
-from .drift_options import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
+from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 
 EXAMPLES = """\b
 Examples:

@@ -38,8 +38,8 @@ Python = Annotated[
     typer.Option(
         "--python",
         metavar="FILE",
-        help="Start the engine's server with this interpreter; for hf, run rip with it. [default: the one that "
-        "runs rip]",
+        help="Start the engine's server with this interpreter; for hf, run rip with it. "
+        "[default: the one that runs rip]",
     ),
 ]
 Tap = Annotated[

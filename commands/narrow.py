@@ -42,7 +42,9 @@ def narrow(
     good: Annotated[
         str | None,
         typer.Option(
-            "--good", metavar="LANE.toml", help="The lane without the divergence. [default: the options alone]"
+            "--good",
+            metavar="LANE.toml",
+            help="The lane without the divergence. [default: the options alone]",
         ),
     ] = None,
     bad: Annotated[
@@ -65,7 +67,11 @@ def narrow(
     settings: Settings = None,
     require: Annotated[
         str,
-        typer.Option("--require", metavar="|".join(NARROW_LEVELS), help="Level that counts: a difference there is a divergence."),
+        typer.Option(
+            "--require",
+            metavar="|".join(NARROW_LEVELS),
+            help="Level that counts: a difference there is a divergence.",
+        ),
     ] = "token",
     repeat: Annotated[
         int,
@@ -79,20 +85,26 @@ def narrow(
     ] = 1,
     capture: Annotated[
         str | None,
-        typer.Option("--capture", metavar="|".join(CAPTURES), help="As of rip replay. [default: sites where shown, else tokens]"),
+        typer.Option(
+            "--capture",
+            metavar="|".join(CAPTURES),
+            help="As of rip replay. [default: sites where shown, else tokens]",
+        ),
     ] = None,
     allow_drift: AllowDrift = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start over and replace what the folder holds.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start over and replace what the folder holds.")
+    ] = False,
 ) -> None:
     """Find which settings make two lanes diverge, by running mixtures of the two lanes.
 
-    Each mixture runs the requests in a process of its own, and every trace is kept. The result is the smallest
-    set of settings that turns the divergence on: these alone turn it on, and without any one of them it
-    disappears.
+    Each mixture runs the requests in a process of its own, and every trace is kept. The result is the
+    smallest set of settings that turns the divergence on: these alone turn it on, and without any one of them
+    it disappears.
 
-    What can differ: settings (--set), environment variables (env.NAME), model, url, neighbours, and python: the
-    interpreter that starts the server or, for engines in rip's own process, that runs rip itself.
+    What can differ: settings (--set), environment variables (env.NAME), model, url, neighbours, and python:
+    the interpreter that starts the server or, for engines in rip's own process, that runs rip itself.
 
     All values are checked before the first run. The same command continues an interrupted search. How it
     searches: docs/narrow.md.

@@ -212,11 +212,13 @@ def _print_expected(console: Console, outcomes: list[Outcome]) -> None:
     missed = [outcome for outcome in outcomes if outcome.expected.mismatch is not None]
     for outcome in missed[:SHOWN_MISMATCHES]:
         compared = outcome.expected
-        unit = "step" if compared.by == "tokens" else "character"
+        differs, unit = (
+            ("tokens differ", "step") if compared.by == "tokens" else ("text differs", "character")
+        )
+        sequence = f"{outcome.request_id}, sample {outcome.sample}"
         print_sentence(
             console,
-            f"{outcome.request_id}, sample {outcome.sample}: {compared.by} differ{'' if unit == 'step' else 's'} "
-            f"from the recorded answer at {unit} {compared.mismatch}",
+            f"{sequence}: {differs} from the recorded answer at {unit} {compared.mismatch}",
             style="red",
         )
     for by in ("tokens", "text"):

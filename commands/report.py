@@ -17,7 +17,12 @@ Examples:
   rip report result -o postmortem.html --title "Replica 7 answers differently since Tuesday"
   rip report result -o postmortem.md
 """
-FORMATS: dict[str, Literal["html", "markdown"]] = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
+FORMATS: dict[str, Literal["html", "markdown"]] = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+}
 
 
 def report(
@@ -31,7 +36,10 @@ def report(
         ),
     ] = None,
     title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", help="Title of the report. [default: the verdict's headline]")
+        str | None,
+        typer.Option(
+            "--title", metavar="TEXT", help="Title of the report. [default: the verdict's headline]"
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite the file; of a link, its target.")

@@ -143,9 +143,7 @@ def _plan(request: ReplayRequest) -> _Plan:
     golden = (golden_from_trace(request.golden), request.golden) if request.golden else None
     if zoom is not None:
         check_reached_before_loading(zoom, envelopes, request.mode, golden)
-    return _Plan(
-        request, lane, envelopes, errors, neighbours, fill, capture, sites, positions, golden, zoom
-    )
+    return _Plan(request, lane, envelopes, errors, neighbours, fill, capture, sites, positions, golden, zoom)
 
 
 def _open(plan: _Plan, progress: Progress) -> tuple[Engine, float]:

@@ -20,6 +20,10 @@ Level = Literal["bitwise", "numeric", "token", "semantic"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """Strongest first. `numeric` and `token` are independent of each other."""
 
+CheckMode = Literal["golden-decode", "free"]
+CHECK_MODES: tuple[CheckMode, ...] = get_args(CheckMode)
+"""Modes of the batch-invariance check."""
+
 NarrowLevel = Literal["token", "bitwise"]
 NARROW_LEVELS: tuple[NarrowLevel, ...] = get_args(NarrowLevel)
 

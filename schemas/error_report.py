@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from .errors import RipError
@@ -37,10 +38,8 @@ def report_error(error: Exception, message: str, fix: str) -> None:
         return
     kind = type(error).__name__ if isinstance(error, RipError) else "unexpected"
     report = ErrorReport(kind, message, fix, _is_disk_full(error))
-    try:
+    with suppress(OSError):  # the words on stderr remain
         os.write(int(descriptor), json.dumps(report._asdict()).encode())
-    except OSError:
-        pass  # the words on stderr remain
 
 
 def read_report(content: bytes) -> ErrorReport | None:

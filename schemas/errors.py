@@ -1,4 +1,4 @@
-"""The errors a user can meet: what is wrong, how to fix it, what it is about, and the exit code it ends with."""
+"""The errors a user can meet: what is wrong, how to fix it, what it is about, and its exit code."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def append_private(path: Path, line: bytes) -> None:
             raise
 
 
-def refuse_overwrite(path: Path, force: bool) -> None:
+def check_output(path: Path, force: bool) -> None:
     """Check, before any work, that an output can be written.
 
     Raises:
@@ -101,10 +101,10 @@ def refuse_overwrite(path: Path, force: bool) -> None:
 
 
 def check_output_file(path: Path, force: bool) -> None:
-    """`refuse_overwrite` for a file: a folder or a device is not replaced by force either.
+    """`check_output` for a file: a folder or a device is not replaced by force either.
 
     Raises:
-        OutputFailed: As `refuse_overwrite`, or something else than a file has that name.
+        OutputFailed: As `check_output`, or something else than a file has that name.
     """
     if path.is_dir():
         raise OutputFailed(
@@ -112,4 +112,4 @@ def check_output_file(path: Path, force: bool) -> None:
         )
     if path.exists() and not path.is_file():
         raise OutputFailed(f"{path} exists and is not a file", "choose another name")
-    refuse_overwrite(path, force)
+    check_output(path, force)

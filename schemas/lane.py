@@ -1,4 +1,4 @@
-"""The lane file: one way to run an engine, as a person writes it down (TOML); and what a trace keeps of secrets.
+"""The lane file: one way to run an engine, as a person writes it down (TOML).
 
 It does not know which settings an engine has.
 """

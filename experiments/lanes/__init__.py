@@ -1,1 +1,1 @@
-"""A lane, one way to run an engine: as it was requested, and resolved to an engine in this process or another."""
+"""A lane, one way to run an engine: as requested, and resolved to an engine in this process or another."""

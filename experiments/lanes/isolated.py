@@ -1,4 +1,4 @@
-"""One rip command in a process of its own: nothing that it sets (threads, precision, environment) reaches the next."""
+"""One rip command in a process of its own: no thread, precision or environment setting reaches the next."""
 
 from __future__ import annotations
 

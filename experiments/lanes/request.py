@@ -64,7 +64,7 @@ def read_lane(request: LaneRequest) -> LaneRequest:
 
 
 def read_server_key(url: str | None, api_key_env: str | None) -> str | None:
-    """The key of the server at `url`, from the environment variable that the user named; None: none was named.
+    """The key of the server at `url`, from the environment variable that was named; None: none was.
 
     Raises:
         BadInput: There is no server, or the variable is not set.

@@ -58,7 +58,9 @@ class ResolvedLane:
             self._variables, settings = split_variables(settings)
         self._settings = self._type.parse_settings(settings, request.url is None)
         # A server may call its model by any name; files of that name need not be here.
-        served_name = request.url is not None and request.model is not None and not Path(request.model).exists()
+        served_name = (
+            request.url is not None and request.model is not None and not Path(request.model).exists()
+        )
         self._reference = resolve(request.model) if request.model is not None and not served_name else None
         self._identity: Fingerprint | None = None
 
@@ -97,7 +99,11 @@ class ResolvedLane:
         return self._identity
 
     def check_capabilities(
-        self, mode: Mode, capture: CaptureLevel | None = None, topk: int | None = None, sites: str | None = None
+        self,
+        mode: Mode,
+        capture: CaptureLevel | None = None,
+        topk: int | None = None,
+        sites: str | None = None,
     ) -> None:
         """Refuse, before anything is loaded or started, what this engine can never give.
 

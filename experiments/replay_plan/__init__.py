@@ -1,1 +1,1 @@
-"""What one replay is asked for, checked before a model is loaded: requests, neighbours, sites, positions, ops."""
+"""The options of one replay, checked before a model is loaded: requests, sites, positions, ops to record."""

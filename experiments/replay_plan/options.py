@@ -1,4 +1,4 @@
-"""What a replay runs and observes, read from the texts of its options: requests, neighbours, sites, positions."""
+"""What a replay runs and observes, read from its options: requests, neighbours, sites, positions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def site_pattern(sites: str | None, capture: CaptureLevel) -> re.Pattern[str] | 
 
 
 def kept_positions(text: str | None, capture: CaptureLevel) -> range | None:
-    """The positions `A:B` of `--positions` whose rows are kept, all where it is not stated; None: no rows are.
+    """The positions `A:B` whose rows are kept, all where `--positions` is not stated; None: no rows are.
 
     Raises:
         BadInput: Not a range, or stated though no rows are kept.

@@ -1,4 +1,4 @@
-"""The ops that `rip replay --zoom` records: the target, checked before anything runs, and the file beside the trace."""
+"""The ops that `rip replay --zoom` records: the target, checked early, and the file beside the trace."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ class Runs:
         error = run_isolated(replace(command, lane=self._ledger.name(on), force=True).arguments(), log)
         seconds = round(time.perf_counter() - started, 1)
         if error is not None and error.disk_full:
-            raise OutputFailed(error.message, "free space and run the same command again: finished runs are kept")
+            raise OutputFailed(
+                error.message, "free space and run the same command again: finished runs are kept"
+            )
         if error is not None or not trace.is_file():
             return NarrowObservation(why=error.message if error else "it wrote no trace", seconds=seconds)
         reference = self._ledger.trace(frozenset(), 0)

@@ -47,12 +47,12 @@ def setting_rows(result: Narrow) -> list[tuple[str, str, str, str]]:
 
 
 class RunRow(NamedTuple):
-    """One deciding configuration: what is on, how it ended, its runs in words, the first difference."""
+    """One deciding configuration: what is on, its runs in words, the first difference, how it ended."""
 
     label: str
-    outcome: NarrowOutcome
     runs: str
     where: str
+    outcome: NarrowOutcome
 
 
 def run_rows(result: Narrow) -> list[RunRow]:
@@ -63,7 +63,7 @@ def run_rows(result: Narrow) -> list[RunRow]:
     def add(label: str, name: str | None) -> None:
         if name in by_name:
             one = by_name[name]
-            rows.append(RunRow(plain(label), one.outcome, outcome_text(one), _where(one, result)))
+            rows.append(RunRow(plain(label), outcome_text(one), _where(one, result), one.outcome))
 
     add("nothing: the good lane, repeated", "good")
     add("everything: the bad lane", "bad")
@@ -126,7 +126,9 @@ def _set_in_words(found: MinimalSet, values: dict[str, str | None]) -> str:
     if len(found.settings) == 1:
         return f"{named} alone turns the divergence on"
     if found.unjudged:
-        return f"{named} together turn the divergence on; whether {join(found.unjudged)} is needed is not known"
+        return (
+            f"{named} together turn the divergence on; whether {join(found.unjudged)} is needed is not known"
+        )
     if len(found.settings) == 2:
         return f"{named} together turn the divergence on, each alone does not"
     return f"{named} together turn the divergence on, without any one of them it disappears"
@@ -153,7 +155,7 @@ def _noise(result: Narrow, runs: str) -> str:
     fix = f"try --repeat {max(_MORE_REPEATS, 2 * result.repeat)}"
     if good.rate is not None and good.rate.count:
         return (
-            f"The good lane does not repeat itself: it diverged from its own first run in {_share(good)} runs, "
+            f"The good lane does not repeat itself: it diverged from its first run in {_share(good)} runs, "
             f"the bad lane in {_share(bad)}; {plural(result.repeat, 'repeat')} cannot distinguish them "
             f"({runs}); {fix}."
         )

@@ -1,4 +1,4 @@
-"""What `rip drift` and `rip fingerprint --against` share: which changes count, and where they are shown."""
+"""The output of `rip drift` and `rip fingerprint --against`: options, changes on the terminal, reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from ..schemas.choices import LEVELS, check_choice
 from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared
 from ..schemas.files import check_output_file
-from .console import print_wrapped, printable
+from .console import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +94,9 @@ class DriftOptions:
         for name, path in files.items():
             for other, known in taken:
                 if _is_same_file(path, known):
-                    raise BadInput(f"{name} {path} is also {other}", "choose another name: it would be overwritten")
+                    raise BadInput(
+                        f"{name} {path} is also {other}", "choose another name: it would be overwritten"
+                    )
             taken.append((f"the file of {name}", path))
         for path in files.values():
             check_output_file(path, self.force)
@@ -143,7 +145,7 @@ def report_drift(
         )
     if note := forbidden_note(base, now, names):
         print(f"note: {printable(note)}", file=sys.stderr)
-    level = next((level for level in LEVELS if level == options.fail_on), None)
+    level = None if options.fail_on == ANY else check_choice("fail-on", options.fail_on, LEVELS, "level")
     counted = failing(found.changes, level)
     if options.as_json:
         print(found.to_json(), end="")
@@ -163,7 +165,7 @@ def report_drift(
 
 
 def print_drift(console: Console, found: Drift) -> None:
-    """The changes by risk, what to replay, and in one line what they amount to."""
+    """The changes by risk, what to replay, and the conclusion in one line."""
     from ..fingerprint.drift.compare import by_risk
     from ..fingerprint.drift.report import CLOSING, headline, listed, notes_of, replays_of
 
@@ -171,11 +173,11 @@ def print_drift(console: Console, found: Drift) -> None:
         for change in members:
             _print_change(console, change)
         for advice, fields in replays_of(members):
-            _say(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
+            _print_line(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
         console.print()
-    _say(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
+    _print_line(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
     for note in notes_of(found):
-        _say(console, f"note: {note}")
+        _print_line(console, f"note: {note}")
 
 
 def _print_change(console: Console, change: Change) -> None:
@@ -183,11 +185,11 @@ def _print_change(console: Console, change: Change) -> None:
     from ..fingerprint.drift.words import before_and_after, visible
 
     before, after = before_and_after(change)
-    _say(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
-    _say(console, f"  why: {visible(change.rule)}")
+    _print_line(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
+    _print_line(console, f"  why: {visible(change.rule)}")
 
 
-def _say(console: Console, text: str, remark: str = "", style: str = "") -> None:
+def _print_line(console: Console, text: str, remark: str = "", style: str = "") -> None:
     """One line in a file; on a terminal wrapped between words, under its own indentation."""
     from rich.padding import Padding
     from rich.text import Text
