@@ -149,8 +149,10 @@ def _commands(result: Narrow, mixture: Mixture, options: RunOptions, out: Path) 
     traces = [str(out / f"{name}.parquet") for name in ("good", found.configuration)]
     repeated = ["good-again.parquet", "bad-again.parquet"]
     replays = [
-        mixture.command(on, options, trace, shown=True)
+        mixture.command(on, options, trace, shown=True).arguments()
         for on, trace in zip(([], found.settings), repeated, strict=True)
     ]
-    comparisons = [DivergeCommand(*pair, result.level) for pair in (traces, repeated)]
-    return [shell_line(one.arguments()) for one in (comparisons[0], *replays, comparisons[1])]
+    compare, compare_again = (
+        DivergeCommand(good, bad, result.level).arguments() for good, bad in (traces, repeated)
+    )
+    return [shell_line(arguments) for arguments in (compare, *replays, compare_again)]
