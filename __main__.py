@@ -10,8 +10,10 @@ def main() -> None:
     try:
         from .cli import main as run
     except KeyboardInterrupt:
+        from .schemas.errors import EXIT_INTERRUPTED
+
         print("rip: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     run()
 
 

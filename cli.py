@@ -1,7 +1,4 @@
-"""The command line: one file a command; parse, call, print, exit code. No logic lives here.
-
-This file assembles the typer app and is the one place that maps errors to exit codes.
-"""
+"""The command line: assembles the commands, and is the one place that maps errors to exit codes."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from . import __version__
-from .commands.exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
-from .commands.streams import outlive_readers
-from .schemas.errors import RipError
+from .commands.console import tolerate_closed_streams
+from .schemas.error_report import report_error
+from .schemas.errors import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK, RipError
 
 app = typer.Typer(
     name="rip",
@@ -25,15 +22,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich would double the time of --help (benchmarks/help_time.py)
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    help="Reproducible Inference Postmortems: the same request gave another answer. What changed, where did "
-    "it start, and does it matter?",
+    help="Reproducible Inference Postmortems: the same request gave a different answer. What changed, where "
+    "did it start, and does it matter?",
     epilog="Exit codes: 0 the claim holds (by default: tokens equal) · 1 it does not · 2 the command could "
     "not do its work · 3 nothing could be compared · 130 interrupted.",
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(stated: bool) -> None:
+    if stated:
         print(f"rip {__version__}")
         raise typer.Exit
 
@@ -67,18 +64,24 @@ def _register_commands() -> None:
         tap,
     )
 
-    app.command("fingerprint", short_help="Read what this environment is.")(fingerprint.fingerprint)
-    app.command("drift", short_help="Compare two fingerprints.")(drift.drift)
-    app.add_typer(envelope.app, name="envelope", short_help="Make, show and check records of requests.")
-    app.command("record", short_help="Record live traffic as envelopes, as a proxy.")(record.record)
-    app.command("replay", short_help="Re-run recorded requests, every layer observed.")(replay.replay)
-    app.command("tap", short_help="Make a trace of what vLLM's taps saw by themselves.")(tap.tap)
-    app.command("diverge", short_help="Compare two traces: where and why they part.")(diverge.diverge)
-    app.command("report", short_help="The postmortem of a comparison: HTML or Markdown.")(report.report)
-    app.command("narrow", short_help="Which settings turn a divergence on, by experiment.")(narrow.narrow)
-    app.add_typer(check.app, name="check", short_help="Does an engine keep what it promises?")
-    app.command("query", short_help="Run SQL over a trace or a result.")(query.query)
-    app.command("demo", short_help="The main job on a real model, in minutes.")(demo.demo)
+    for function, examples, short_help in (
+        (fingerprint.fingerprint, fingerprint.EXAMPLES, "Read what this environment is."),
+        (drift.drift, drift.EXAMPLES, "Compare two fingerprints."),
+        (envelope.app, "", "Make, import, show and check records of requests."),
+        (record.record, record.EXAMPLES, "Record live traffic as envelopes, as a proxy."),
+        (replay.replay, replay.EXAMPLES, "Re-run recorded requests, every layer observed."),
+        (tap.tap, tap.EXAMPLES, "Make a trace of what the taps in vLLM observed."),
+        (diverge.diverge, diverge.EXAMPLES, "Compare two traces: where and why they differ."),
+        (report.report, report.EXAMPLES, "Write the report of a comparison: HTML or Markdown."),
+        (narrow.narrow, narrow.EXAMPLES, "Find by experiment which settings turn a divergence on."),
+        (check.app, "", "Check what an engine promises."),
+        (query.query, query.EXAMPLES, "Run SQL over a trace or a result."),
+        (demo.demo, demo.EXAMPLES, "The main job on a real model, in minutes."),
+    ):
+        if isinstance(function, typer.Typer):
+            app.add_typer(function, short_help=short_help)
+        else:
+            app.command(short_help=short_help, epilog=examples)(function)
 
 
 _register_commands()
@@ -88,29 +91,29 @@ def main() -> NoReturn:
     """Run the command line and exit. Every error ends here."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    outlive_readers()
-    # What supervisors and CI send is an interruption too: what was recorded is kept, and servers are stopped.
+    tolerate_closed_streams()
+    # What supervisors and CI send is an interruption too: recorded rows are kept, and servers are stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
             app(arguments, prog_name="rip", standalone_mode=True)
         finally:
-            sys.stdout.flush()  # here, where a full disk is still an error that can be told
+            sys.stdout.flush()  # here, where a full disk can still be reported
         code: int | str | None = EXIT_HOLDS
     except SystemExit as stop:
         code = stop.code
         if code == EXIT_INTERRUPTED:
-            print("rip: interrupted", file=sys.stderr)  # typer turns Ctrl-C into this, without a word
+            print("rip: interrupted", file=sys.stderr)  # typer turns Ctrl-C into this exit code only
     except Exception as error:
         if debug:
-            vars(error).pop("__notes__", None)  # the fix, which is told below
+            vars(error).pop("__notes__", None)  # the fix, which is printed below
             traceback.print_exc()
-        code = _tell(error)
+        code = _print_error(error)
     sys.exit(code)
 
 
-def _tell(error: Exception) -> int:
-    """Say what is wrong and how to mend it.
+def _print_error(error: Exception) -> int:
+    """Print what is wrong and how to fix it.
 
     Returns:
         The exit code.
@@ -123,9 +126,10 @@ def _tell(error: Exception) -> int:
         fix = "pip install 'rip-forensics[local,report]' into the environment that runs rip"
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         message = f"output could not be written: {error.strerror}"
-        fix = "free disk space, or send the output elsewhere"
+        fix = "free disk space, or write the output elsewhere"
     else:
         message = f"unexpected {type(error).__name__}: {error}"
-        fix = "run again with --debug and report the traceback; this is a fault in rip"
+        fix = "run again with --debug and report the traceback; this is a bug in rip"
     print(f"rip: {message}\n     fix: {fix}", file=sys.stderr)
+    report_error(error, message, fix)
     return code

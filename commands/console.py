@@ -1,17 +1,23 @@
-"""What all commands share when they speak to a person: stderr console, progress, output files."""
+"""What all commands share when they write to a person: console, progress, and streams that may be closed."""
 
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from ..schemas.errors import OutputFailed
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
     from rich.progress import Progress
+
+    from ..schemas.trace import TraceHeader
+
+SHOWN_NOTES = 8
+"""Notes of a trace that are printed; its header holds all."""
 
 
 def stderr_console() -> Console:
@@ -26,11 +32,48 @@ def stderr_console() -> Console:
     return console
 
 
-def progress_bar(console: Console) -> Progress:
+def stdout_console() -> Console:
+    """The console for a result that is text for people."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+class ShownProgress:
+    """Shows the progress of an experiment: a bar that vanishes when done, and notes that stay.
+
+    Args:
+        console: Where to.
+        bar: A running display with no task.
+    """
+
+    def __init__(self, console: Console, bar: Progress) -> None:
+        self._console, self._bar = console, bar
+        self._task = bar.add_task("", total=None, note="", visible=False)
+
+    def stage(self, name: str, done: int = 0, total: int | None = None, detail: str = "") -> None:
+        """What is being done, and how far it is."""
+        self._bar.update(
+            self._task, description=printable(name), completed=done, total=total, note=detail, visible=True
+        )
+        if total is None:  # rich keeps the earlier total
+            self._bar.tasks[0].total = None
+
+    def stop(self) -> None:
+        """Show no more stages; notes are still printed."""
+        self._bar.stop()
+
+    def note(self, sentence: str) -> None:
+        """A sentence that stays."""
+        print_sentence(self._console, sentence)
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[ShownProgress]:
     """A progress display that vanishes when done, and is silent where stderr is no terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    return Progress(
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[note]}"),
@@ -38,7 +81,8 @@ def progress_bar(console: Console) -> Progress:
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    )
+    ) as bar:
+        yield ShownProgress(console, bar)
 
 
 def printable(text: str) -> str:
@@ -48,12 +92,12 @@ def printable(text: str) -> str:
     )
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 envelope`, `2 envelopes`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
 
 
-def tell(console: Console, sentence: str, style: str | None = None) -> None:
+def print_sentence(console: Console, sentence: str, style: str | None = None) -> None:
     """Print one sentence: one line in a file; on a terminal wrapped between words, later lines indented."""
     text = printable(sentence)
     if console.is_terminal:
@@ -63,31 +107,53 @@ def tell(console: Console, sentence: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False)
 
 
-def refuse_overwrite(path: Path, force: bool) -> None:
-    """Check, before any work, that an output can be written.
+def print_notes(console: Console, header: TraceHeader) -> None:
+    """What a trace's header notes about its run, and what was not observed."""
+    for finding in header.findings[:SHOWN_NOTES]:
+        print_sentence(console, f"note: {finding}")
+    if len(header.findings) > SHOWN_NOTES:
+        print_sentence(console, f"note: {len(header.findings) - SHOWN_NOTES} more in the header of the trace")
+    for sentence in header.not_seen:
+        print_sentence(console, f"not observed: {sentence}")
 
-    Raises:
-        OutputFailed: It exists and `force` is off, or its folder does not exist or is not writable.
+
+class _PersistentStream:
+    """A text stream that drops what nobody reads any more.
+
+    The command runs to its end: files are written, and the exit code stays the verdict. Ending at the
+    first unread line would turn "the claim does not hold" into whatever a closed pipe means.
     """
-    if path.exists() and not force:
-        raise OutputFailed(f"{path} exists already", "choose another name, or overwrite it with --force")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise OutputFailed(f"{folder} is not a folder", f"create it: mkdir -p {folder}")
-    if not os.access(folder, os.W_OK):
-        raise OutputFailed(f"{folder} is not writable", "choose another folder")
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
 
 
-def check_output_file(path: Path, force: bool) -> None:
-    """`refuse_overwrite` for a file: a folder or a device is not replaced by force either.
-
-    Raises:
-        OutputFailed: As `refuse_overwrite`, or something else than a file has that name.
-    """
-    if path.is_dir():
-        raise OutputFailed(
-            f"{path} exists and is not a file: it is a directory", "choose another name, for example in it"
-        )
-    if path.exists() and not path.is_file():
-        raise OutputFailed(f"{path} exists and is not a file", "choose another name")
-    refuse_overwrite(path, force)
+def tolerate_closed_streams() -> None:
+    """From now on, closed pipes are no errors, and neither are streams that were closed from the start."""
+    for name in ("stdout", "stderr"):
+        # Python has None where the shell closed the stream (`>&-`).
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        setattr(sys, name, _PersistentStream(stream))

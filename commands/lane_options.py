@@ -20,12 +20,12 @@ EngineName = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="hf (transformers in this process), vllm, llama.cpp, … (docs/engines.md), module:Class of "
-        "an own one. [default: what serves at --url, else hf]",
+        help="hf (transformers in this process), vllm, llama.cpp, … (docs/engines.md), or module:Class of "
+        "your own. [default: what the server at --url reports, else hf]",
     ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Run on this server, which runs already.")
+    str | None, typer.Option("--url", metavar="URL", help="Run on this server, which must be running.")
 ]
 ApiKeyEnv = Annotated[
     str | None,
@@ -38,13 +38,14 @@ Python = Annotated[
     typer.Option(
         "--python",
         metavar="FILE",
-        help="Start the engine's server with this interpreter, which has it; for hf, rip itself.",
+        help="Start the engine's server with this interpreter; for hf, run rip with it. "
+        "[default: the one that runs rip]",
     ),
 ]
 Tap = Annotated[
     Path | None,
     typer.Option(
-        "--tap", metavar="DIR", help="The folder RIP_TAP of the vLLM server at --url: observe its layers."
+        "--tap", metavar="DIR", help="The folder RIP_TAP of the vLLM server at --url, to observe its layers."
     ),
 ]
 LaneName = Annotated[
@@ -52,7 +53,13 @@ LaneName = Annotated[
     typer.Option(
         "--lane",
         metavar="NAME|LANE.toml",
-        help="Name of this way to run, kept in the trace; or a file that says how (docs/engines.md).",
+        help="Name of the lane in the trace, or a lane file, which says how to run (docs/engines.md).",
+    ),
+]
+AllowDrift = Annotated[
+    bool,
+    typer.Option(
+        "--allow-drift", help="Run although an envelope names another model, tokenizer or chat template."
     ),
 ]
 Settings = Annotated[

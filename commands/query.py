@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..schemas.errors import BadInput, OutputFailed
+from ..schemas.files import check_output, replace_file, report_disk_errors
 
 if TYPE_CHECKING:
     from ..diverge.views.query import Rows
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "csv", "json", "parquet"]
 MAX_TABLE_ROWS = 100
+EXAMPLES = """\b
+Examples:
+  rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
+  rip query trace.parquet "SELECT * FROM tokens ORDER BY margin LIMIT 10" -o close-calls.csv
+  rip query result -- "-- the last steps
+  SELECT max(step) FROM tokens"
+  rip query result
+"""
 
 
 def query(
@@ -30,46 +38,40 @@ def query(
     ],
     sql: Annotated[
         str | None,
-        typer.Argument(metavar="SQL", help="One reading statement; without it the views are listed."),
+        typer.Argument(metavar="SQL", help="One reading statement. [default: list the views]"),
     ] = None,
     form: Annotated[
         Format | None,
-        typer.Option("--format", help="table (default) shows the first rows; the others give all of them."),
+        typer.Option(
+            "--format",
+            help="table shows the first rows, the others all. [default: by the ending of -o, else table]",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write here instead of standard output.")
+        Path | None, typer.Option("-o", "--output", help="The file to write. [default: standard output]")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the output; of a link, what it leads to.")
+        bool, typer.Option("--force", help="Overwrite the output; of a link, its target.")
     ] = False,
 ) -> None:
     """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes and more;
-    over a trace also results and header. Without SQL all are listed.
+    over a trace also results and header. Without SQL, list all views with their columns.
 
     A statement reads the files behind the views and no others, and it writes nothing. It also sees
     DuckDB's own functions and settings, and the tables in memory that the views are made of.
 
     SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
-
-    \b
-    Examples:
-      rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
-      rip query trace.parquet "SELECT * FROM tokens ORDER BY margin LIMIT 10" -o close-calls.csv
-      rip query result -- "-- the last steps
-      SELECT max(step) FROM tokens"
-      rip query result
     """
     from ..diverge.views.query import run
     from ..diverge.views.views import open_views
-    from .console import refuse_overwrite
 
     chosen = form or _format_of(output)
     if chosen == "parquet" and output is None:
-        raise BadInput("Parquet needs a file", "name one with -o FILE.parquet")
+        raise BadInput("Parquet is written to a file only", "name one with -o FILE.parquet")
     if output is not None:
         if output.exists() and output.samefile(path):
-            raise OutputFailed(f"{output} is what is read", "choose another name")
-        refuse_overwrite(output, force)
+            raise OutputFailed(f"{output} is the input", "choose another name")
+        check_output(output, force)
     with _one_interrupt(), open_views(path) as views:
         for note in views.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -141,13 +143,13 @@ def _write_table(rows: Rows, output: Path | None) -> None:
         sys.stdout.write(_plain_table(names, right, cells))
     if more:
         print(
-            f"note: the first {MAX_TABLE_ROWS} rows; all of them: --format csv (or json, parquet)",
+            f"note: the first {MAX_TABLE_ROWS} rows; for all of them: --format csv (or json, parquet)",
             file=sys.stderr,
         )
     elif not cells:
         print("note: no rows", file=sys.stderr)
     if cut:
-        print("note: long cells end in …; whole ones: --format csv (or json, parquet)", file=sys.stderr)
+        print("note: long cells end in …; for whole ones: --format csv (or json, parquet)", file=sys.stderr)
 
 
 def _plain_table(names: list[str], right: list[bool], cells: list[list[str]]) -> str:
@@ -190,19 +192,12 @@ def _list_views(path: Path, views: Views) -> None:
 
 @contextmanager
 def _new_file(path: Path, mode: Literal["w", "wb"]) -> Iterator[IO[Any]]:
-    """A file that appears under its name only when it is whole; mode 0600, since token ids are user text."""
-    target = path.resolve()  # what a link leads to is replaced, not the link
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        text = {} if mode == "wb" else {"encoding": "utf-8", "newline": ""}
-        with os.fdopen(descriptor, mode, **text) as file:  # type: ignore[call-overload]
-            yield file
-        unfinished.replace(target)
-    except OSError as error:
-        raise OutputFailed(
-            f"{path} could not be written: {error.strerror or error}", "free space or choose another place"
-        ) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    """A private file, since token ids are user text, that appears under its name only when it is whole."""
+    text = {} if mode == "wb" else {"encoding": "utf-8", "newline": ""}
+    with (
+        report_disk_errors(path),
+        replace_file(path) as unfinished,
+        unfinished.open(mode, **text) as file,  # type: ignore[call-overload]
+    ):
+        yield file
     print(f"Wrote {path}", file=sys.stderr)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
-from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
+from ..schemas.choices import CAPTURE_LEVELS, MODES, check_choice
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
+from .console import counted, print_notes, print_sentence, shown_progress, stderr_console
+from .lane_options import AllowDrift, ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
-MODES = ("free", "golden-decode", "golden-prefill")
-CAPTURES = ("tokens", "sites", "tensors")
-HELP = """Re-run recorded requests and write what happened, token by token and layer by layer, as a trace.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..replay.record_run import Outcome
+    from ..replay.run import Result
+
+SHOWN_MISMATCHES = 8
+"""Recorded answers that differ and are printed one by one; the trace's header holds all."""
+EXAMPLES = """\b
+Settings of the engine hf (--set KEY=VALUE); those of servers: docs/engines.md:
+  dtype             dtype of weights and activations: float64, float32, bfloat16, float16
+  device            torch device, for example cpu or cuda:0
+  attention         attention implementation of transformers, for example sdpa or eager
+  threads           threads of one operation
+  batch_size        requests of the set that share every forward pass
+  padding_side      where shorter prompts of a batch are padded: left, right
+  prefill_chunk     prompt tokens per prefill pass; 0: the whole prompt at once
+  matmul_precision  precision of float32 matmul: highest, high, medium
+  deterministic     torch.use_deterministic_algorithms: true, false
 
 \b
 Examples:
@@ -29,21 +45,6 @@ Examples:
   rip replay request.json --model ./SmolLM2 --zoom 57:layers.4.self_attn -o ops.parquet
   rip replay set.jsonl --url http://127.0.0.1:8000 --set batch_size=8 -o served.parquet
   rip replay set.jsonl --lane vllm.toml -o started.parquet
-
-\b
-Settings of the engine hf (--set KEY=VALUE); those of servers: docs/engines.md:
-  dtype             dtype of weights and activations: float64, float32, bfloat16, float16
-  device            torch device, for example cpu or cuda:0
-  attention         attention implementation of transformers, for example sdpa or eager
-  threads           threads of one operation
-  batch_size        requests of the set that share every forward pass
-  padding_side      where shorter prompts of a batch are padded: left, right
-  prefill_chunk     prompt tokens per prefill pass; 0: the whole prompt at once
-  matmul_precision  precision of float32 matmul: highest, high, medium
-  deterministic     torch.use_deterministic_algorithms: true, false
-
-Exit code 0: done, and the recorded answers (where envelopes state them) came again, as tokens or as
-text; 1: one did not; 3: none of them could be compared. The trace is written in any case.
 """
 
 
@@ -52,10 +53,10 @@ def replay(
         Path,
         typer.Argument(
             metavar="ENVELOPE.json|SET.jsonl|TRACE.parquet",
-            help="What to re-run; of a trace, the requests that it records.",
+            help="The requests to re-run; of a trace, those that it records.",
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="Where the trace goes.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="The trace to write.")],
     model: Model = None,
     engine: EngineName = None,
     url: Url = None,
@@ -88,26 +89,30 @@ def replay(
             help="Run these requests, or N synthetic ones, in the same batch without recording them.",
         ),
     ] = None,
-    repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=1, help="Times that every request runs.")
-    ] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Runs of every request.")] = 1,
     capture: Annotated[
         str | None,
         typer.Option(
             "--capture",
-            metavar="|".join(CAPTURES),
+            metavar="|".join(CAPTURE_LEVELS),
             help="tokens: distributions only. sites: also hash and sketch of every row. tensors: also the "
-            "rows themselves. [default: sites]",
+            "rows themselves. [default: sites where the engine shows them, else tokens]",
         ),
     ] = None,
     sites: Annotated[
         str | None,
-        typer.Option("--sites", metavar="REGEX", help="Observe only sites whose name matches somewhere."),
+        typer.Option(
+            "--sites",
+            metavar="REGEX",
+            help="Observe only sites (module outputs) with a match in their name. [default: all]",
+        ),
     ] = None,
     positions: Annotated[
         str | None,
         typer.Option(
-            "--positions", metavar="A:B", help="With --capture tensors: keep rows at positions A … B−1."
+            "--positions",
+            metavar="A:B",
+            help="With --capture tensors: keep rows at positions A … B−1. [default: all]",
         ),
     ] = None,
     zoom: Annotated[
@@ -125,126 +130,102 @@ def replay(
             "--topk",
             metavar="K",
             min=1,
-            help="Most likely tokens kept at every position. [default: 20, or as many as the engine tells]",
+            help="Most likely tokens kept at every position. [default: 20, or the engine's limit]",
         ),
     ] = None,
     settings: Settings = None,
-    allow_drift: Annotated[
-        bool,
-        typer.Option(
-            "--allow-drift", help="Run although the envelope names another model, tokenizer or template."
-        ),
-    ] = False,
+    allow_drift: AllowDrift = False,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite the trace, or the rest of an unfinished one.")
     ] = False,
 ) -> None:
-    from ..experiments.lanes.other_process import enter
-    from ..experiments.lanes.resolve import IN_PROCESS, Chosen, LaneRunner, choose
-    from ..replay.request.from_trace import answered
-    from ..replay.trace_file.lock import OutputLock
-    from .console import check_output_file, printable, progress_bar, stderr_console, tell
-    from .replay_options import check_choice, kept_positions, read_neighbours, recorded_requests, site_pattern
-    from .replay_summary import summarise
-    from .zoom_replay import aim_of, keep_ops, refuse_other_engines, refuse_unreached, zooming_on
+    """Re-run recorded requests and record every token and every layer in a trace.
 
-    check_choice("--mode", mode, MODES)
-    level = capture or "sites"
-    check_choice("--capture", level, CAPTURES)
-    if golden is not None and mode == "free":
-        raise BadInput("--golden: free mode forces no tokens", "add --mode golden-decode or golden-prefill")
-    pattern = site_pattern(sites, level)
-    kept = kept_positions(positions, level)
-    check_output_file(out, force)
-    aim = None if zoom is None else aim_of(zoom, sites, level, out, force)
-    with OutputLock(out, force):  # before any work; the writer takes it for good
-        pass
-    envelopes, failed = answered(recorded_requests(requests), requests)
-    given = Chosen(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()), neighbours)
-    chosen = choose(lane, given)
-    enter(chosen)
-    beside, fill = read_neighbours(chosen.neighbours)
+    Exit code 0: done, and the recorded answers (where envelopes state them) were reproduced, as tokens or as
+    text; 1: one was not; 3: none of them could be compared. The trace is written in any case.
+    """
+    from ..experiments.lanes.request import LaneRequest
+    from ..experiments.replay import ReplayRequest, replay_on_lane
+    from ..experiments.replay_plan.zoom import save_ops
 
-    from ..replay.request.from_trace import golden_from_trace
-    from ..replay.request.identity import check_identity
-    from ..replay.run import Options
-    from ..replay.run import replay as run
-
-    runner = LaneRunner(chosen)
-    runner.refuse(capture, topk, mode, sites)
-    if aim is not None:
-        refuse_other_engines(runner.engine)
-    forced = (golden_from_trace(golden), golden) if golden else None
-    if aim is not None:
-        refuse_unreached(aim, envelopes, mode, forced)
+    request = ReplayRequest(
+        requests,
+        out,
+        LaneRequest(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()), neighbours),
+        mode=check_choice("mode", mode, MODES),
+        golden=golden,
+        repeat=repeat,
+        capture=None if capture is None else check_choice("capture", capture, CAPTURE_LEVELS),
+        sites=sites,
+        positions=positions,
+        zoom=zoom,
+        topk=topk,
+        allow_drift=allow_drift,
+        force=force,
+    )
     console = stderr_console()
-    with progress_bar(console) as bar:
-        task = bar.add_task("hashing the model", total=None, note="")
-        identity = runner.identify(lambda done, total: bar.update(task, completed=done, total=total))
-        for envelope in envelopes:  # before the model is loaded
-            check_identity(envelope, identity, allow_drift)
-        first_time = " (a GGUF is converted once)" if runner.is_gguf and runner.engine == IN_PROCESS else ""
-        bar.remove_task(task)
-        task = bar.add_task(f"loading the model{first_time}", total=None, note="")
-        started = time.perf_counter()
-        opened = runner.open(
-            runner.opening(
-                topk,
-                runtime=envelopes[0].runtime,
-                mode=mode,
-                sites=pattern,
-                keep_positions=kept,
-                log=out.with_name(f"{out.name}.server.log"),
-                say=lambda note: bar.update(task, description=printable(note)),
-            )
-        )
-        loaded = time.perf_counter() - started
-
-        def show(done: int, total: int, note: str) -> None:
-            tokens = f"{done}/{total} tokens" if done else ""  # until then the bar only shows that it lives
-            bar.update(
-                task,
-                description=printable(note),
-                completed=done,
-                total=total if done else None,
-                note=tokens,
-            )
-
-        with closing(opened):
-            if not opened.capabilities.sites:
-                if capture not in (None, "tokens") or sites is not None:
-                    why = "; ".join(opened.findings) or "it has no taps"
-                    raise BadInput(f"no site can be observed: {why}", "use --capture tokens")
-                level = "tokens"
-            zooming = None if aim is None else zooming_on(opened, aim, envelopes, mode, forced)
-            result = run(
-                envelopes,
-                zooming or opened,
-                runner.lane(),
-                runner.fingerprint(opened),
-                Options(
-                    mode=mode,  # type: ignore[arg-type]
-                    capture=level,  # type: ignore[arg-type]
-                    repeat=repeat,
-                    neighbours=beside,
-                    fill=fill,
-                    golden=forced,
-                    allow_drift=allow_drift,
-                    site_filter="" if level == "tokens" else sites or "",
-                    load_seconds=loaded,
-                    force=force,
-                ),
-                out,
-                show,
-            )
-    if failed:
-        tell(console, f"passed over, because they were answered with an error when recorded: {failed}")
-    summarise(console, result, chosen=capture is not None)
-    if zooming is not None:
-        keep_ops(zooming, result, console)
-    if result.compared_none:
+    with shown_progress(console) as progress:
+        replayed = replay_on_lane(request, progress)
+    if replayed.errors:
+        print_sentence(console, f"not replayed: {counted(replayed.errors, 'request')} recorded with an error")
+    _print_summary(console, replayed.result, sites_by_default=capture is None)
+    if replayed.recorder is not None:
+        ops = save_ops(replayed.recorder, replayed.result)
+        passes = counted(ops.passes, "forward pass", "forward passes")
+        print_sentence(console, f"{ops.ops:,} ops of {passes} recorded")
+        if ops.left_out_bytes:
+            print_sentence(console, f"{ops.left_out_bytes:,} bytes of tensors are kept as digests only")
+        print_sentence(console, f"Wrote {ops.path}")
+    if replayed.result.compared_none:
         raise typer.Exit(EXIT_NOTHING_COMPARED)
-    raise typer.Exit(EXIT_HOLDS if result.expectations_met else EXIT_FAILS)
+    raise typer.Exit(EXIT_HOLDS if replayed.result.expectations_met else EXIT_FAILS)
 
 
-replay.__doc__ = HELP
+def _print_summary(console: Console, result: Result, sites_by_default: bool) -> None:
+    """What ran, what was observed, and whether the recorded answers were reproduced."""
+    header, outcomes = result.header, result.outcomes
+    texts = header.abilities is not None and not header.abilities.token_ids
+    size = f"{sum(len(outcome.tokens) for outcome in outcomes)} tokens"
+    if texts:
+        size = f"{sum(len(outcome.text or '') for outcome in outcomes)} characters"
+    verb = "generated" if header.mode == "free" else "forced"
+    if header.capture == "tokens":
+        captured = "texts only" if texts else "tokens only"
+    else:
+        captured = f"{len(header.sites)} sites" + (" (the default)" if sites_by_default else "")
+        if header.site_filter:
+            captured = f"{len(header.sites)} sites (those that match --sites)"
+        captured += ", rows kept" if header.capture == "tensors" else ""
+    sequences = counted(len(outcomes), "sequence")
+    print_sentence(console, f"{sequences}, {size} {verb} ({header.mode}), captured: {captured}")
+    if header.observer.state != "not run":
+        print_sentence(console, f"observer check: {header.observer.state} ({header.observer.compared})")
+    if header.observer.why and header.capture != "tokens":
+        print_sentence(console, f"warning: {header.observer.why}", style="yellow")
+    print_notes(console, header)
+    _print_expected(console, outcomes)
+    print_sentence(console, f"Wrote {result.path}")
+
+
+def _print_expected(console: Console, outcomes: list[Outcome]) -> None:
+    """Which recorded answers were reproduced, by what was compared, and which could not be compared."""
+    missed = [outcome for outcome in outcomes if outcome.expected.mismatch is not None]
+    for outcome in missed[:SHOWN_MISMATCHES]:
+        compared = outcome.expected
+        differs, unit = (
+            ("tokens differ", "step") if compared.by == "tokens" else ("text differs", "character")
+        )
+        sequence = f"{outcome.request_id}, sample {outcome.sample}"
+        print_sentence(
+            console,
+            f"{sequence}: {differs} from the recorded answer at {unit} {compared.mismatch}",
+            style="red",
+        )
+    for by in ("tokens", "text"):
+        compared_so = [outcome.expected.mismatch for outcome in outcomes if outcome.expected.by == by]
+        if compared_so:
+            reproduced = compared_so.count(None)
+            print_sentence(console, f"recorded {by} reproduced: {reproduced} of {len(compared_so)}")
+    reasons = Counter(outcome.expected.why_not for outcome in outcomes if outcome.expected.why_not)
+    for reason, count in reasons.items():
+        print_sentence(console, f"{count} could not be compared: {reason}", style="yellow")

@@ -1,1 +1,1 @@
-"""What runs and compares more than once: lanes, narrow, batch invariance, zoom's re-run."""
+"""What joins reading, executing and comparing: lanes, replays on them, the search for settings, checks."""

@@ -5,234 +5,233 @@ It is the acceptance test that DeepInfer publishes for itself, for any engine th
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..replay.engines.base import Engine
-from ..replay.record_run import Progress
-from ..replay.request.contract import known_vocabulary
+from ..replay.record_run import Progress as ReplayProgress
 from ..replay.run import Options, replay
-from ..schemas.check import Check, CheckLine
+from ..schemas.check import Check, Together
+from ..schemas.choices import CheckMode, Mode
 from ..schemas.claim import Claim
-from ..schemas.envelope import Envelope
-from ..schemas.errors import BadInput
+from ..schemas.envelope import Envelope, Runtime
+from ..schemas.errors import BadInput, OutputFailed, stated_option, stated_setting
+from ..schemas.files import check_output, write_private
 from ..schemas.fingerprint import Fingerprint
-from ..schemas.trace import Lane, Mode
-from .exact_comparison import compare
+from ..schemas.trace import Lane
+from .batch_check.exact_comparison import compare
+from .batch_check.random_requests import CheckPlan, random_requests
+from .batch_check.sentences import verdict_sentence
+from .lanes.process import enter_lane_process
+from .lanes.request import LaneRequest, read_lane
+from .lanes.resolve import ResolvedLane
+from .progress import Progress
 
 ALONE, BATCHED = "alone.parquet", "batched.parquet"
-DEFAULT_LENGTH = 256
-"""Longest prompt where nothing is said: short ones often show no drift at all."""
+REQUESTS, RESULT, SERVER_LOG = "set.jsonl", "check.json", "server.log"
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What the check runs.
+class CheckRequest:
+    """What `rip check batch-invariance` is asked for, as its options say it.
 
     Attributes:
-        sequences: How many.
+        lane: The lane; its name may be the path of a lane file.
+        out: Folder of requests, traces and result.
+        sequences: How many run.
         tokens: Generated tokens of each.
-        seed: Of prompts, golden tokens and draws.
-        min_length: Shortest prompt, in tokens.
-        max_length: Longest one; None: 256, or less where the context is shorter.
-        batch: Sequences that run together.
-        mode: `golden-decode` forces random tokens, `free` lets the engine choose.
-        sampled: In `free`: at temperature 1 with a seed for each sequence, else greedy.
+        seed: Of everything random.
+        min_length: Tokens of the shortest prompt.
+        max_length: Of the longest; None: 256, or less where the context is shorter.
+        batch: Sequences that run together; None: all.
+        mode: None: tokens are forced where the engine can.
+        sampled: Draw at temperature 1.
+        force: Replace what the folder holds.
     """
 
+    lane: LaneRequest
+    out: Path
     sequences: int
     tokens: int
     seed: int
     min_length: int
     max_length: int | None
-    batch: int
-    mode: Mode
-    sampled: bool = False
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """What must be equal."""
-        return (
-            ("token ids",)
-            if self.sampled
-            else ("token ids", "logprobs", "top token ids", "top-token logprobs")
-        )
+    batch: int | None
+    mode: CheckMode | None
+    sampled: bool
+    force: bool
 
 
-def random_requests(draft: Draft, engine: Engine, fingerprint: Fingerprint) -> list[Envelope]:
-    """Envelopes with random prompts of different lengths; the same ones for the same seed and sizes.
+def check_batch_invariance(request: CheckRequest, progress: Progress) -> Check:
+    """Run random sequences one by one and together, compare them exactly, and write the result.
 
-    Every sampling field is stated, so that no default of the engine applies.
+    May start rip anew for the lane, with this command.
 
     Raises:
-        BadInput: The context does not hold them, or the size of the vocabulary is not known.
+        BadInput: The engine cannot be checked so.
+        OutputFailed: The folder cannot be used.
+        EngineFailed: The engine cannot be opened, or fails.
     """
-    vocabulary = _vocabulary(engine, fingerprint)
-    longest = _longest(draft, engine.context_length)
-    generator = random.Random(f"batch-invariance/{draft.seed}")
-    choices = range(draft.min_length, longest + 1)
-    distinct = len(choices) >= draft.sequences
-    lengths = (
-        generator.sample(choices, draft.sequences)
-        if distinct
-        else generator.choices(choices, k=draft.sequences)
+    if request.sampled and request.mode == "golden-decode":
+        raise BadInput(
+            "forced tokens are not sampled", "leave {option} out", stated_option("mode", request.mode)
+        )
+    _check_folder(request.out, request.force)
+    lane_request = read_lane(request.lane)
+    enter_lane_process(lane_request)
+    batch = min(request.batch or request.sequences, request.sequences)
+    lane = _lane_with_batch(lane_request, batch)
+    plan = CheckPlan(
+        request.sequences,
+        request.tokens,
+        request.seed,
+        request.min_length,
+        request.max_length,
+        batch,
+        _check_mode(lane, request),
+        request.sampled,
     )
-    width = len(str(draft.sequences - 1))
-    sampling: dict[str, Any] = {
-        "temperature": 1.0 if draft.sampled else 0.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "max_tokens": draft.tokens,
-    }
-    if "ignore_eos" not in engine.unsupported_sampling:
-        sampling["ignore_eos"] = True
-    made = []
-    for index, length in enumerate(lengths):
-        raw: dict[str, Any] = {
-            "request_id": f"sequence-{index:0{width}}",
-            "prompt_token_ids": [generator.randrange(vocabulary) for _ in range(length)],
-            "sampling": {**sampling, "seed": draft.seed + index},
-        }
-        golden = [generator.randrange(vocabulary) for _ in range(draft.tokens)]
-        if draft.mode == "golden-decode":
-            raw["expected"] = {"token_ids": golden}
-        made.append(Envelope.from_object(raw, "batch-invariance"))
-    return made
+    return _run(plan, lane, request.out, request.force, progress)
 
 
-def check_batch_invariance(
-    draft: Draft,
+def _lane_with_batch(request: LaneRequest, batch: int) -> ResolvedLane:
+    """The lane, whose engine runs `batch` sequences together.
+
+    Raises:
+        BadInput: It states batches of its own.
+    """
+    if request.neighbours is not None:
+        raise BadInput(f"{request.name}: neighbours: the check chooses the batches", "use --batch N")
+    for pair in request.settings:
+        if pair.partition("=")[0].replace("-", "_") == "batch_size":
+            raise BadInput("the check chooses the batches", "use --batch N", stated_setting(pair))
+    return ResolvedLane(replace(request, settings=(*request.settings, f"batch_size={batch}")))
+
+
+def _check_mode(lane: ResolvedLane, request: CheckRequest) -> Mode:
+    """The mode that the check runs in.
+
+    Raises:
+        BadInput: The engine does not have it, or lacks what the check needs.
+    """
+    can = lane.capabilities
+    mode: Mode = "golden-decode" if "golden-decode" in can.modes else "free"
+    mode = "free" if request.sampled else request.mode or mode
+    lane.check_capabilities(mode)
+    if not can.token_ids:
+        raise BadInput(
+            f"the engine {lane.engine} does not return token ids, so nothing can be exactly equal",
+            "check an engine that returns them",
+        )
+    if request.sampled and not can.seed:
+        raise BadInput(f"the engine {lane.engine} does not support seeds", "leave --sampled out")
+    return mode
+
+
+def _check_folder(out: Path, force: bool) -> None:
+    """Refuse, before any work, a folder that cannot be written, or that holds an earlier check.
+
+    Raises:
+        OutputFailed: It cannot be used.
+    """
+    if out.exists() and not out.is_dir():
+        raise OutputFailed(f"{out} exists and is not a folder", "choose another name with -o")
+    for name in (REQUESTS, ALONE, BATCHED, RESULT):
+        check_output(out / name if out.exists() else out, force)
+
+
+def _run(plan: CheckPlan, lane: ResolvedLane, out: Path, force: bool, progress: Progress) -> Check:
+    """Open the engine, run the check, write requests and result."""
+    lane.identify(lambda done, total: progress.stage("hashing the model", done, total))
+    progress.stage("loading the model")
+    out.mkdir(exist_ok=True)
+    opening = lane.opening(None, runtime=Runtime(), mode=plan.mode, log=out / SERVER_LOG, say=progress.stage)
+
+    def show(done: int, total: int, name: str) -> None:
+        progress.stage(name, done, total, f"{done}/{total} tokens")
+
+    with closing(lane.open(opening)) as engine:
+        fingerprint = lane.fingerprint(engine)
+        requests = random_requests(plan, engine, fingerprint)
+        result = run_and_compare(plan, requests, engine, lane.lane(), fingerprint, out, force, show)
+    lines = [json.dumps(request.to_object(), ensure_ascii=False) + "\n" for request in requests]
+    write_private(out / REQUESTS, "".join(lines))
+    write_private(out / RESULT, result.to_json())
+    return result
+
+
+def run_and_compare(
+    plan: CheckPlan,
     requests: list[Envelope],
     engine: Engine,
     lane: Lane,
     fingerprint: Fingerprint,
     folder: Path,
     force: bool,
-    progress: Progress,
+    progress: ReplayProgress,
 ) -> Check:
     """Run the requests one by one, then together, and compare.
 
     Args:
-        draft: What is checked.
+        plan: What is checked.
         requests: From `random_requests`.
         engine: An opened engine that has the mode.
         lane: How it was opened.
         fingerprint: The environment, model included.
         folder: Where both traces go.
         force: Replace traces that are there.
-        progress: Told about every piece of work done.
+        progress: Called with every piece of work done.
 
     Raises:
         RipError: As `run.replay`.
     """
-    for name, size in ((ALONE, 1), (BATCHED, draft.batch)):
+    for name, size in ((ALONE, 1), (BATCHED, plan.batch)):
         options = Options(
-            mode=draft.mode,
+            mode=plan.mode,
             capture="tokens",
             batch_size=size,
             force=force,
         )
         named = lane.model_copy(update={"name": name.removesuffix(".parquet")})
         replay(requests, engine, named, fingerprint, options, folder / name, progress)
-    lines = compare(folder / ALONE, folder / BATCHED, draft.required)
-    together = "as one batch" if engine.capabilities.batch == "static" else "sent together"
+    lines = compare(folder / ALONE, folder / BATCHED, plan.required)
+    together: Together = "as one batch" if engine.capabilities.batch == "static" else "sent together"
     return Check(
         tool_version=__version__,
         created=fingerprint.created,
         check="batch-invariance",
         engine=lane.engine,
         model=lane.model or "",
-        mode=draft.mode,
-        sampled=draft.sampled,
-        batch=draft.batch,
-        together=together,  # type: ignore[arg-type]
-        claim=_claim(draft, requests, fingerprint),
+        mode=plan.mode,
+        sampled=plan.sampled,
+        batch=plan.batch,
+        together=together,
+        claim=_claim(plan, requests, fingerprint),
         holds=all(line.state == "equal" for line in lines if line.required),
-        verdict=_verdict(draft, lines, together),
+        verdict=verdict_sentence(plan, lines, together),
         lines=lines,
         alone=ALONE,
         batched=BATCHED,
     )
 
 
-def _claim(draft: Draft, requests: list[Envelope], fingerprint: Fingerprint) -> Claim:
+def _claim(plan: CheckPlan, requests: list[Envelope], fingerprint: Fingerprint) -> Claim:
     lengths = [len(request.prompt_token_ids or ()) for request in requests]
     return Claim(
-        level="token" if draft.sampled else "bitwise",
-        compared=list(draft.required),
+        level="token" if plan.sampled else "bitwise",
+        compared=list(plan.required),
         equality="exact",
         held={
-            "sequences": draft.sequences,
-            "tokens": draft.tokens,
-            "seed": draft.seed,
+            "sequences": plan.sequences,
+            "tokens": plan.tokens,
+            "seed": plan.seed,
             "prompt_lengths": [min(lengths), max(lengths)],
-            "temperature": 1 if draft.sampled else 0,
+            "temperature": 1 if plan.sampled else 0,
         },
-        varied={"batch": [1, draft.batch]},
+        varied={"batch": [1, plan.batch]},
         environment={"fingerprint": fingerprint.root_digest, **fingerprint.flat()},
         evidence="run",
     )
-
-
-def _verdict(draft: Draft, lines: list[CheckLine], together: str) -> str:
-    """What was found, in one sentence that claims no more than was run."""
-    required = [line for line in lines if line.required]
-    unequal = [line.what for line in required if line.state == "differs"]
-    untold = [line.what for line in required if line.state == "not told"]
-    kind = "tokens" if draft.mode == "free" else "forced tokens"
-    ran = f"{draft.sequences} sequences of {draft.tokens} {kind}"
-    if draft.batch == 1:
-        holds, fails = "the engine repeats itself", "the engine does not repeat itself"
-        how = "one by one, twice"
-    else:
-        holds, fails = "batch invariance holds here", "batch invariance does not hold"
-        how = f"one by one and in batches of {draft.batch}"
-        if together == "sent together":
-            how = f"one by one and sent {draft.batch} together (the engine's scheduler chose the batches)"
-        elif draft.batch >= draft.sequences:
-            how = f"one by one and as one batch of {draft.sequences}"
-    if unequal:
-        return f"{fails}: {_listed(unequal)} of {ran} differ, {how}"
-    if untold:
-        return f"not shown: the engine tells no {_listed(untold)}"
-    return f"{holds}: {_listed([line.what for line in required])} of {ran} are exactly equal, {how}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
-    """How many token ids there are to draw from."""
-    known = known_vocabulary(engine.vocab_size, fingerprint)
-    if known is not None:
-        return known
-    raise BadInput(
-        "the size of the vocabulary is not known: the server does not tell it",
-        "name the files of the model it serves with --model",
-    )
-
-
-def _longest(draft: Draft, context: int) -> int:
-    """Tokens of the longest prompt.
-
-    Raises:
-        BadInput: No prompt of the lengths that were asked for leaves room for the generated tokens.
-    """
-    room = context - draft.tokens
-    longest = (
-        draft.max_length if draft.max_length is not None else min(max(DEFAULT_LENGTH, draft.min_length), room)
-    )
-    if longest > room or longest < draft.min_length:
-        raise BadInput(
-            f"prompts of {draft.min_length} to {max(longest, draft.min_length)} tokens and {draft.tokens} "
-            f"generated ones do not fit the context of {context}",
-            "lower --min-length, --max-length or --tokens",
-        )
-    return longest

@@ -1,25 +1,33 @@
-"""Which model, tokenizer and template an envelope speaks of, read from the files at hand."""
+"""Which model, tokenizer, template and runtime an envelope names, read from a fingerprint."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..schemas.envelope import Envelope
     from ..schemas.fingerprint import Fingerprint
+    from .progress import Progress
+
+_RUNTIME = {
+    "engine": ("engine", "name"),
+    "engine_version": ("engine", "version"),
+    "torch_version": ("frameworks", "torch"),
+    "tensor_parallel_size": ("parallelism", "tensor_parallel_size"),
+    "attention_backend": ("engine", "attention_backend"),
+    "quantization": ("model", "quantization_method"),
+    "dtype": ("engine", "dtype"),
+}
+"""Field of an envelope's runtime → section and field of a fingerprint."""
 
 
-def identity_of(model: str) -> Fingerprint:
-    """The fingerprint of this environment and a model, with progress while its files are hashed."""
-    from ..commands.console import progress_bar, stderr_console
+def identity_of(model: str, progress: Progress) -> Fingerprint:
+    """The fingerprint of this environment and a model, whose files are hashed."""
     from ..fingerprint.collect import collect
     from ..fingerprint.model.ref import resolve
 
-    with progress_bar(stderr_console()) as bar:
-        task = bar.add_task("hashing the model", total=None, note="")
-        return collect(
-            resolve(model), progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
+    return collect(
+        resolve(model), progress=lambda done, total: progress.stage("hashing the model", done, total)
+    )
 
 
 def identity_fields(fingerprint: Fingerprint) -> dict[str, str]:
@@ -32,35 +40,14 @@ def identity_fields(fingerprint: Fingerprint) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def identified_envelope(
-    fingerprint: Fingerprint,
-    request_id: str | None,
-    ids: list[int],
-    text: str | None,
-    messages: list[dict[str, Any]] | None,
-    sampling: dict[str, Any],
-) -> Envelope:
-    """An envelope with the hashes and versions at hand filled in, and a request id made from its content."""
-    from ..schemas.base import sha256_of
-    from ..schemas.envelope import Envelope
-
-    raw: dict[str, Any] = {
-        **identity_fields(fingerprint),
-        "prompt_token_ids": ids,
-        "prompt_text": text,
-        "messages": messages,
-        "sampling": sampling,
-        "runtime": {
-            "engine": "hf",
-            "engine_version": _known(fingerprint, "engine", "version"),
-            "torch_version": _known(fingerprint, "frameworks", "torch"),
-            "quantization": _known(fingerprint, "model", "quantization_method"),
-        },
+def runtime_fields(fingerprint: Fingerprint) -> dict[str, Any]:
+    """What is known of an engine and how it runs, under the names of an envelope's runtime."""
+    found = {name: _known(fingerprint, *place) for name, place in _RUNTIME.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if (type(value) is int if name == "tensor_parallel_size" else isinstance(value, str))
     }
-    raw = {key: value for key, value in raw.items() if value is not None}
-    return Envelope.from_object(
-        {"request_id": request_id or f"req-{sha256_of(raw)[:12]}", **raw}, "the new envelope"
-    )
 
 
 def _known(fingerprint: Fingerprint, section: str, field: str) -> Any:

@@ -1,4 +1,4 @@
-"""`rip diverge --zoom`: sides of a comparison opened and run again, one at a time."""
+"""The experiment of `rip diverge --zoom`: both sides of a comparison run again to the first differing op."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from stat import S_IMODE
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import BadInput
+from .progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from ..replay.request.golden import Golden
     from ..schemas.fingerprint import Fingerprint
@@ -27,15 +26,15 @@ Target = tuple[str, int]
 
 
 def zoom_into(
-    verdict: Verdict, paths: tuple[Path, Path], headers: tuple[TraceHeader, TraceHeader], console: Console
+    verdict: Verdict, paths: tuple[Path, Path], headers: tuple[TraceHeader, TraceHeader], progress: Progress
 ) -> Verdict:
-    """Look at the first difference of a comparison op by op.
+    """Run both sides again to the first difference of a comparison, and compare them op by op.
 
     Args:
         verdict: What was found.
         paths: Traces A and B.
         headers: Their headers.
-        console: For progress and for what there is to say.
+        progress: Called with what is being done.
 
     Returns:
         The verdict with its `zoom`; unchanged where nothing differs.
@@ -44,7 +43,6 @@ def zoom_into(
         BadInput: A side cannot be run again here.
         EngineFailed: A model fails.
     """
-    from ..commands.console import printable, progress_bar, tell
     from ..diverge.op_comparison.find import zoom
     from ..diverge.op_comparison.recorded import recorded
     from ..replay.op_recording.reconstruct import check_can, check_model_there
@@ -52,7 +50,7 @@ def zoom_into(
 
     target = _target(verdict)
     if target is None and not verdict.compared.texts:
-        tell(console, "zoom: no row and no logits are known to differ, so there is nothing to look at")
+        progress.note("zoom: no row and no logits are known to differ, so there is nothing to zoom into")
         return verdict
     for side, path, header in zip("AB", paths, headers, strict=True):
         check_can(str(path), header)
@@ -67,11 +65,10 @@ def zoom_into(
             "zoom into traces of runs that generated something",
         )
     known = recorded(paths[0], *target), recorded(paths[1], *target)
-    place = _Place()
-    with progress_bar(console) as bar, place:
-        task = bar.add_task("zoom", total=None, note="")
+    with _OneEngine() as slot:
+        progress.stage("zoom")
         sides = [
-            _Side(path, header, target, tokens, own, place)
+            _Side(path, header, target, tokens, own, slot)
             for path, header, own in zip(paths, headers, golden, strict=True)
         ]
         found: Zoom = zoom(
@@ -81,14 +78,14 @@ def zoom_into(
             expected=verdict.first_site,
             recorded_a=known[0],
             recorded_b=known[1],
-            say=lambda words: bar.update(task, description=printable(words)),
+            say=progress.stage,
         )
         notes = [*found.notes, *(note for side in sides for note in side.notes)]
     return verdict.model_copy(update={"zoom": found.model_copy(update={"notes": notes})})
 
 
-def keep(verdict: Verdict, folder: Path) -> None:
-    """Put a verdict that says more in the place of the result folder's.
+def save_verdict(verdict: Verdict, folder: Path) -> None:
+    """Replace the verdict in a result folder, which keeps its permissions.
 
     Raises:
         OutputFailed: It cannot be written.
@@ -103,15 +100,15 @@ def keep(verdict: Verdict, folder: Path) -> None:
 
 
 def _target(verdict: Verdict) -> Target | None:
-    """The sequence to look at: that of the first differing row, else of the first difference there is."""
+    """The sequence to run again: that of the first differing row, else of any first difference."""
     for found in (verdict.first_site, verdict.first_token, verdict.first_logprob):
         if found is not None:
             return found.request_id, found.sample
     return None
 
 
-class _Place(ExitStack):
-    """Room for one open engine: two would share threads and modes of the process, and the memory."""
+class _OneEngine(ExitStack):
+    """Holds one open engine at a time: two would share threads and modes of the process, and the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +121,7 @@ class _Place(ExitStack):
 
 
 class _Side:
-    """One side of the comparison, opened when it is asked to run.
+    """One side of the comparison, opened when it has to run.
 
     Args:
         path: Its trace.
@@ -132,7 +129,7 @@ class _Side:
         target: The sequence.
         tokens: What is forced on it.
         own: What every sequence of this side generated.
-        place: Where its engine lives while it is open.
+        slot: Holds its engine while it is open.
     """
 
     def __init__(
@@ -142,10 +139,10 @@ class _Side:
         target: Target,
         tokens: Sequence[int],
         own: Golden,
-        place: _Place,
+        slot: _OneEngine,
     ) -> None:
         self._path, self._header, self._target = path, header, target
-        self._tokens, self._own, self._place = tokens, own, place
+        self._tokens, self._own, self._slot = tokens, own, slot
         self._opened: Any = None
         self.notes: list[str] = []
 
@@ -159,22 +156,23 @@ class _Side:
         return run_side(engine, batch, mode_of(self._header), sequence, ask)
 
     def _open(self) -> Any:
-        if self._place.holder is self:
+        if self._slot.holder is self:
             return self._opened
         from ..replay.op_recording.reconstruct import envelopes_of, settings_of
-        from .lanes.resolve import Chosen, LaneRunner
+        from .lanes.request import LaneRequest
+        from .lanes.resolve import ResolvedLane
 
-        self._place.clear()
+        self._slot.clear()
         lane = self._header.lane
-        runner = LaneRunner(
-            Chosen(lane.name, lane.engine, lane.model, None, None, None, None, settings_of(self._header))
+        resolved = ResolvedLane(
+            LaneRequest(lane.name, lane.engine, lane.model, settings=settings_of(self._header))
         )
-        identity = runner.identify(lambda _done, _total: None)
+        identity = resolved.identify(lambda _done, _total: None)
         self._compare_model(identity)
-        opening = runner.opening(1, runtime=envelopes_of(self._header)[0].runtime, sites=re.compile(""))
-        self._opened = runner.open(opening)
-        self._place.callback(self._opened.close)
-        self._place.holder = self
+        opening = resolved.opening(1, runtime=envelopes_of(self._header)[0].runtime, sites=re.compile(""))
+        self._opened = resolved.open(opening)
+        self._slot.callback(self._opened.close)
+        self._slot.holder = self
         return self._opened
 
     def _compare_model(self, identity: Fingerprint) -> None:
@@ -185,6 +183,5 @@ class _Side:
         )
         if recorded != found and not self.notes:
             self.notes.append(
-                f"{self._path.name} was recorded with other files under {self._header.lane.model} "
-                "than there are now"
+                f"the files of {self._header.lane.model} have changed since {self._path.name} was recorded"
             )

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..schemas.choices import Strength
 from ..schemas.errors import BadInput, EngineFailed, RipError
 from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
-from .context import Context, Progress, Server, Strength, Subject
+from .context import Context, Progress, Server, Subject
 from .process import proc
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ..schemas.choices import Strength
+
 if TYPE_CHECKING:
     from .model.ref import ModelRef
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while files are hashed; may be called from several threads."""
-Strength = Literal["claimed", "sampled", "verified"]
-"""How much of the weights a digest rests on: what their names and headers say, samples, or every byte."""
 Subject = Literal["self", "process", "server"]
 """What is observed: this process, another one on this machine, or a server that only answers questions."""
 

@@ -1,8 +1,12 @@
-"""Which fingerprint a file's bytes hold: a document, or pasted text; of anything else, what it is instead."""
+"""Recorded fingerprints: a file that holds a document or pasted text, or what it is instead."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 from ..schemas.base import JsonObject, parse_json_object
@@ -10,6 +14,9 @@ from ..schemas.errors import BadInput
 from ..schemas.fingerprint import FLAT_KEYS, Fingerprint
 from .pasted import from_text
 
+STANDARD_INPUT = Path("-")
+MAX_BYTES = 64 << 20
+"""Longest fingerprint that is read: a thousand tensors take a tenth of a megabyte."""
 _MARK = b"\xef\xbb\xbf"
 """Of UTF-8, as some editors put it before a text."""
 _GIVE = "give the fingerprint itself, as `rip fingerprint -o FILE` writes it"
@@ -91,3 +98,49 @@ def _refuse(raw: JsonObject, where: str) -> NoReturn:
         Fingerprint.from_object(raw, where)  # says which schema field it found
         raise AssertionError("a document without the schema of a fingerprint was read as one")
     raise BadInput(f"{where} is {what}, not a fingerprint", fix)
+
+
+def read_fingerprint(path: Path) -> Fingerprint:
+    """Read a fingerprint document, or pasted text that describes an environment.
+
+    Raises:
+        BadInput: Unreadable, neither of the two, or written by a newer rip.
+    """
+    return from_bytes(read_input(path), input_name(path))
+
+
+def input_name(path: Path) -> str:
+    """What to call an input."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+def read_input(path: Path) -> bytes:
+    """The bytes of a fingerprint file, or of standard input where `path` is `-`.
+
+    Raises:
+        BadInput: Unreadable, not a regular file, or too long to be one.
+    """
+    try:
+        content = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STANDARD_INPUT else _read_regular(path)
+    except OSError as error:
+        raise BadInput(
+            f"{path} could not be read: {error.strerror}", "give a file that rip fingerprint -o wrote"
+        ) from None
+    if len(content) > MAX_BYTES:
+        raise BadInput(
+            f"{input_name(path)} is longer than any fingerprint ({MAX_BYTES >> 20} MiB)",
+            "give a file that rip fingerprint -o wrote",
+        )
+    return content
+
+
+def _read_regular(path: Path) -> bytes:
+    # Without O_NONBLOCK, opening a pipe waits for a writer that may never come.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        what = "a directory" if stat.S_ISDIR(kind) else "not a regular file"
+        raise BadInput(f"{path} is {what}", "give a file that rip fingerprint -o wrote; -: standard input")
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(MAX_BYTES + 1)

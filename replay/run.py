@@ -22,6 +22,7 @@ from ..schemas.trace import (
     TraceHeader,
 )
 from .engines.base import Engine
+from .engines.capabilities import refuse_mode, refuse_sites
 from .observer import observe_again
 from .record_run import Outcome, Progress, Recorder
 from .request.batches import Batch, Beside, plan_batches
@@ -260,13 +261,9 @@ def _kept(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> tuple
 
 def _check_capabilities(engine: Engine, name: str, options: Options) -> None:
     """Refuse, before any work, what the engine cannot give."""
-    if options.mode not in engine.capabilities.modes:
-        raise BadInput(
-            f"the engine {name} has no mode {options.mode}",
-            f"choose one of: {', '.join(engine.capabilities.modes)}",
-        )
-    if options.capture != "tokens" and not engine.capabilities.sites:
-        raise BadInput(f"the engine {name} shows no sites here", "use --capture tokens")
+    refuse_mode(name, engine.capabilities, options.mode)
+    if options.capture != "tokens":
+        refuse_sites(name, engine.capabilities)
     if options.fill and not engine.capabilities.token_ids:
         raise BadInput(
             f"synthetic neighbours are token ids, and the engine {name} takes text",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from .base import Document, Real, Record
+from .choices import Mode
 from .claim import Claim
-from .trace import Mode
 
+Together = Literal["as one batch", "sent together"]
 Compared = Literal["token ids", "logprobs", "top token ids", "top-token logprobs"]
 
 
@@ -19,23 +20,23 @@ class FirstDifference(Record):
     rank: int | None = None
     """Among the most likely tokens; None for the token itself."""
     alone: int | Real | None
-    """A token id, or nats; None: nothing stood there."""
+    """A token id, or nats; None: nothing was returned."""
     batched: int | Real | None
 
 
 class CheckLine(Record):
-    """One of the results that had to be exactly equal, bit for bit."""
+    """One kind of result that had to be exactly equal, bit for bit."""
 
     what: Compared
     state: Literal["equal", "differs", "not told"]
-    """`not told`: the engine told none of it, so nothing was compared."""
+    """`not told`: the engine returned none of it, so nothing was compared."""
     required: bool = True
-    """Whether the check asks for it."""
+    """Whether the check needs it."""
     compared: int
     """Steps compared: those before which the tokens are equal in both runs."""
     differing: int
     untold: int = 0
-    """Steps of which neither run tells it: these were not compared."""
+    """Steps of which neither run returned it: these were not compared."""
     first: FirstDifference | None = None
     largest: Real | None = None
     """Largest absolute difference of a token's log-probability, in nats."""
@@ -56,7 +57,7 @@ class Check(Document):
     """At temperature 1 with a seed for each sequence: only the tokens must be equal."""
     batch: int
     """Sequences that ran together."""
-    together: Literal["as one batch", "sent together"]
+    together: Together
     """`sent together`: the engine's scheduler decided which of them shared a forward pass."""
     claim: Claim
     """What was claimed and where: the check says nothing beyond it."""

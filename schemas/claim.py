@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .base import Record
-
-Level = Literal["bitwise", "numeric", "token", "semantic"]
-LEVELS: tuple[Level, ...] = ("bitwise", "numeric", "token", "semantic")
-"""Strongest first. `numeric` and `token` are independent of each other."""
+from .choices import LEVELS as LEVELS
+from .choices import Level as Level
 
 EvidenceKind = Literal["documentation", "test-source", "run"]
 

@@ -1,27 +1,78 @@
-"""The errors a user can meet: what is wrong, how to mend it, and the exit code it ends with."""
+"""The errors a user can meet: what is wrong, how to fix it, what it is about, and its exit code."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXIT_HOLDS = 0
+"""The claim holds (by default: tokens equal)."""
+EXIT_FAILS = 1
+"""It does not."""
+EXIT_NO_WORK = 2
+"""The command could not do its work."""
+EXIT_NOTHING_COMPARED = 3
+"""Nothing could be compared. Never a pass."""
+EXIT_INTERRUPTED = 130
+"""The user stopped the command."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """An option or a setting that an error is about, as the user wrote it.
+
+    Attributes:
+        name: Field of a lane (`python`), or name of a setting (`batch_size`, `env.NAME`).
+        text: What was written: `--set batch_size=0`.
+        option: What to write to state it: `--python`, `--set batch_size`.
+    """
+
+    name: str
+    text: str
+    option: str
+
+
+def stated_option(name: str, value: object = None) -> Stated:
+    """An option of the command line; `name` is the field's: `api_key_env`."""
+    option = f"--{name.replace('_', '-')}"
+    return Stated(name, option if value is None else f"{option} {value}", option)
+
+
+def stated_setting(pair: str) -> Stated:
+    """A setting as `--set` takes it: `KEY=VALUE`, or what was written in its place."""
+    name = pair.partition("=")[0]
+    return Stated(name, f"--set {pair}", f"--set {name}")
 
 
 class RipError(Exception):
     """An error with a message for people.
 
+    Args:
+        problem: What is wrong, one line; after `about` where there is one.
+        fix: How to fix it, one line. `{option}` in it stands for what states `about`.
+        about: The option or setting that is wrong.
+
     Attributes:
         message: What is wrong, one line.
-        fix: How to mend it, one line.
+        fix: How to fix it, one line.
+        about: The option or setting that is wrong, None where no single one is.
         exit_code: What the process returns (see `rip --help`, "Exit codes").
     """
 
-    exit_code: int = 2
+    exit_code: int = EXIT_NO_WORK
 
-    def __init__(self, message: str, fix: str) -> None:
-        self.message = _one_line(message)
-        self.fix = _one_line(fix)
-        super().__init__(self.message, self.fix)  # both, so that it survives pickling between processes
+    def __init__(self, problem: str, fix: str, about: Stated | None = None) -> None:
+        self._problem, self._fix, self.about = problem, fix, about
+        self.message = _one_line(problem if about is None else f"{about.text}: {problem}")
+        self.fix = _one_line(fix if about is None else fix.replace("{option}", about.option))
+        super().__init__(problem, fix, about)  # all, so that it survives pickling between processes
         self.add_note(f"fix: {self.fix}")  # in the traceback that users of the library see
 
     def __str__(self) -> str:
         return self.message
+
+    def stated_as(self, about: Stated) -> RipError:
+        """The same error where what it is about was written in another way, such as in a lane file."""
+        return type(self)(self._problem, self._fix, about)
 
 
 def _one_line(text: str) -> str:
@@ -34,7 +85,7 @@ def _one_line(text: str) -> str:
 
 
 class BadInput(RipError):
-    """A file, option or value that rip was given cannot be used."""
+    """A file, an option or a value cannot be used."""
 
 
 class MissingPackage(RipError):
@@ -56,10 +107,10 @@ class ContractBroken(RipError):
 class NothingCompared(RipError):
     """Two traces have no row in common. Never a pass."""
 
-    exit_code = 3
+    exit_code = EXIT_NOTHING_COMPARED
 
 
 class Interrupted(RipError):
     """The user stopped the command; the message says what was kept."""
 
-    exit_code = 130
+    exit_code = EXIT_INTERRUPTED

@@ -1,7 +1,8 @@
-"""Files that may hold prompts: private (mode 0600), and whole under their name or not there at all."""
+"""Output files: checked before any work, private (mode 0600), whole under their name or not there at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +57,59 @@ def write_private(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8") if isinstance(content, str) else content
     with report_disk_errors(path), replace_file(path) as unfinished:
         unfinished.write_bytes(data)
+
+
+def append_private(path: Path, line: bytes) -> None:
+    """Add a line to a file that may hold prompts, created with mode 0600: the whole line, or nothing.
+
+    Args:
+        line: With its end. A last line of the file that lacks its end gets it first.
+
+    Raises:
+        OutputFailed: The file cannot be written (disk full, permissions).
+    """
+    with (
+        report_disk_errors(path),
+        os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file,
+    ):
+        end = file.seek(0, os.SEEK_END)
+        if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(end)
+            if not end:
+                path.unlink(missing_ok=True)
+            raise
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Check, before any work, that an output can be written.
+
+    Raises:
+        OutputFailed: It exists and `force` is off, or its folder does not exist or is not writable.
+    """
+    if path.exists() and not force:
+        raise OutputFailed(f"{path} exists already", "choose another name, or overwrite it with --force")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise OutputFailed(f"{folder} is not a folder", f"create it: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK):
+        raise OutputFailed(f"{folder} is not writable", "choose another folder")
+
+
+def check_output_file(path: Path, force: bool) -> None:
+    """`check_output` for a file: a folder or a device is not replaced by force either.
+
+    Raises:
+        OutputFailed: As `check_output`, or something else than a file has that name.
+    """
+    if path.is_dir():
+        raise OutputFailed(
+            f"{path} exists and is not a file: it is a directory", "choose another name, for example in it"
+        )
+    if path.exists() and not path.is_file():
+        raise OutputFailed(f"{path} exists and is not a file", "choose another name")
+    check_output(path, force)

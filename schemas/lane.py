@@ -6,6 +6,7 @@ It does not know which settings an engine has.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,37 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from .base import Record, describe_validation_error
-from .errors import BadInput
+from .errors import BadInput, Stated
+
+NOT_KEPT = "(not kept)"
+"""What a trace holds in place of a value that may be a secret."""
+AS_SERVED = "(as served)"
+"""What a trace calls the model of a server when nobody named it."""
+
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+
+
+def may_be_secret(setting: str) -> bool:
+    """Whether a setting is a variable (`env.NAME`) whose name suggests a secret."""
+    return setting.startswith("env.") and _SECRET.search(setting) is not None
 
 
 class LaneFile(Record):
-    """What a lane file may say; whatever is left out is taken from the command line or its default."""
+    """The fields of a lane file; whatever is left out comes from the command line or is the default."""
 
     engine: str | None = None
     """Registered name, or `module:Class`."""
     model: str | None = None
     """As `--model`; a path is relative to the file."""
     url: str | None = None
-    """A server that runs already."""
+    """A running server."""
     api_key_env: str | None = None
     """The environment variable that holds the key for it."""
     python: str | None = None
     """Interpreter of the engine's own environment; for an engine in rip's own process, the one that runs rip.
     A path is relative to the file."""
     tap: str | None = None
-    """The folder that a running vLLM server's taps write to; relative to the file."""
+    """The folder that the taps in a running vLLM server write to; relative to the file."""
     neighbours: int | str | None = None
     """As `--neighbours`: a number, or a request set, whose path is relative to the file."""
     set: dict[str, Any] = Field(default={})
@@ -40,9 +53,9 @@ class LaneFile(Record):
     """Environment variables of a server that is started, or of rip's own process for an engine in it."""
 
     def settings(self) -> list[str]:
-        """Its settings and variables as `--set` would be given them."""
-        said = [f"{key}={_text(value)}" for key, value in self.set.items()]
-        return said + [f"env.{name}={value}" for name, value in self.env.items()]
+        """Its settings and variables as `--set` takes them."""
+        settings = [f"{key}={_text(value)}" for key, value in self.set.items()]
+        return settings + [f"env.{name}={value}" for name, value in self.env.items()]
 
 
 def load_lane(path: Path) -> LaneFile:
@@ -54,13 +67,14 @@ def load_lane(path: Path) -> LaneFile:
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}", "check the path of --lane") from None
+        about = Stated("lane", str(path), "--lane")
+        raise BadInput(f"cannot be read: {error.strerror}", "check the path of {option}", about) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not TOML: {error}", "see docs/engines.md for a lane file") from None
+        raise BadInput(f"{path} is not TOML: {error}", "docs/engines.md shows a lane file") from None
     if unknown := raw.keys() - LaneFile.model_fields.keys():
         raise BadInput(
             f"{path}: a lane has no field {min(unknown)!r}",
-            f"it has: {', '.join(LaneFile.model_fields)}; what the engine is given goes under [set]",
+            f"it has: {', '.join(LaneFile.model_fields)}; settings of the engine go under [set]",
         )
     try:
         lane = LaneFile.model_validate(raw)
@@ -73,7 +87,7 @@ def load_lane(path: Path) -> LaneFile:
         if isinstance(value := getattr(lane, name), str) and (folder / value).exists()
     }
     if "python" in near and os.sep not in near["python"]:
-        near["python"] = f"./{near['python']}"  # without a folder it would be looked for in PATH
+        near["python"] = f"./{near['python']}"  # without a folder it would be searched in PATH
     return lane.model_copy(update=near)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from .base import Document, Record
+from .choices import NarrowLevel as NarrowLevel
 from .sequences import Proportion
 
-NarrowLevel = Literal["token", "bitwise"]
 NarrowOutcome = Literal["same", "diverges", "failed", "undecided"]
 NarrowState = Literal["unfinished", "found", "found with noise", "no divergence", "noise"]
 

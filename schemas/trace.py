@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .base import Document, Record
+from .choices import CaptureLevel as CaptureLevel
+from .choices import Mode as Mode
 from .fingerprint import Fingerprint
 
 if TYPE_CHECKING:
@@ -24,9 +26,6 @@ PARTS_SUFFIX = ".parts"
 HASH_BYTES = 16
 SKETCH_SIZE = 16
 """m: float32 values in a sketch."""
-
-Mode = Literal["free", "golden-decode", "golden-prefill"]
-CaptureLevel = Literal["tokens", "sites", "tensors"]
 
 
 @dataclass(frozen=True)

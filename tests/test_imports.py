@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 from rip.cli import app
 from typer.main import get_command
@@ -70,30 +73,93 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_the_one_import_direction_holds() -> None:
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+
+
+def test_every_contract_of_imports_holds() -> None:
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout
-    assert "1 kept, 0 broken" in done.stdout
+    assert f"{len(CONTRACTS)} kept, 0 broken" in done.stdout
+
+
+def modules() -> list[str]:
+    """Every module of the package, as a path from its root without the suffix."""
+    skipped = {"tests", "benchmarks", "build", "dist"}
+    paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.py")]
+    return [
+        str(path.with_suffix(""))
+        for path in paths
+        if path.parts[0] not in skipped and not any(part.startswith(".") for part in path.parts)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("file", "line"),
+    ("file", "line", "broken"),
     [
-        ("schemas/noun.py", "from ..replay import verb"),
-        ("replay/verb.py", "from ..diverge import verb"),
-        ("diverge/verb.py", "def late():\n    from ..cli import main"),
+        ("schemas/noun.py", "from ..replay import verb", "one import direction"),
+        ("replay/verb.py", "from ..diverge import verb", "one import direction"),
+        ("diverge/verb.py", "def late():\n    from ..cli import main", "one import direction"),
+        ("commands/demo.py", "from ..cli import main", "one import direction"),
+        ("experiments/lanes/resolve.py", "from ..replay_plan import options", "experiments"),
+        ("experiments/settings_search/runs.py", "from ..narrow import narrow_lanes", "experiments"),
+        ("experiments/unlisted.py", "", "experiments"),
+        ("commands/tap.py", "def late():\n    from .drift import drift", "commands"),
     ],
 )
-def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str) -> None:
-    """The negative control: the same contract over a small tree with one wrong import."""
+def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str, broken: str) -> None:
+    """The negative control: the same contracts over a tree of empty modules with one wrong import."""
     package = tmp_path / "rip"
-    for name in ("", "schemas", "fingerprint", "replay", "diverge", "cli"):
-        (package / name).mkdir(exist_ok=True)
-        (package / name / "__init__.py").touch()
-    for name in ("replay/verb.py", "diverge/verb.py", "cli/main.py"):
-        (package / name).touch()
+    for name in [*modules(), "schemas/noun", "replay/verb", "diverge/verb"]:
+        path = package / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     (package / file).write_text(line + "\n")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
     done = lint_imports(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "0 kept, 1 broken" in done.stdout
+    assert f"{len(CONTRACTS) - 1} kept, 1 broken" in done.stdout
+    assert re.search(rf"^{broken}.* BROKEN$", done.stdout, re.MULTILINE)
+
+
+def test_every_file_of_the_commands_is_a_command_or_shared() -> None:
+    """A command has no second file: whatever is none of them is imported by several, or by the assembly."""
+    contract = next(one for one in CONTRACTS if one["type"] == "independence")
+    names = {name.removeprefix("rip.commands.") for name in contract["modules"]}
+    files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__"}
+    assert names == {words[0] for words in commands()}
+    for shared in files - names:
+        importers = [
+            path.stem
+            for path in (ROOT / "commands").glob("*.py")
+            if re.search(rf"from \.{shared} import", path.read_text("utf-8"))
+        ]
+        assert len(importers) > 1, f"{shared}.py is the second file of {importers}"
+
+
+def cycles(package: str) -> list[list[str]]:
+    """Chains of imports that lead back to where they start, those under TYPE_CHECKING included."""
+    graph = grimp.build_graph(package, cache_dir=None)
+    found: dict[frozenset[str], list[str]] = {}
+    for module in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            if chain := graph.find_shortest_chain(imported, module):
+                found.setdefault(frozenset(chain), [module, *chain])
+    return list(found.values())
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    assert [" -> ".join(cycle) for cycle in cycles("rip")] == []
+
+
+def test_a_cycle_for_types_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    package = tmp_path / "looped"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from .two import b\n")
+    (package / "two.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .three import c\n"
+    )
+    (package / "three.py").write_text("def late():\n    from .one import a\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [set(cycle) for cycle in cycles("looped")] == [{"looped.one", "looped.two", "looped.three"}]

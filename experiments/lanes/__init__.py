@@ -1,1 +1,1 @@
-"""A lane as a person asks for it: resolved to an engine, in this process or in another."""
+"""A lane, one way to run an engine: as requested, and resolved to an engine in this process or another."""

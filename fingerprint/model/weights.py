@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
+from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..context import Progress, Strength
+from ..context import Progress
 from .gguf_metadata import GgufHeader
 from .hashing import Job, Reading, read_files, sample_tensors, unreadable
 from .hub_cache import claim_of

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
-    from ..context import Context, Progress, Strength
+    from ...schemas.choices import Strength
+    from ..context import Context, Progress
 
 _TEMPLATE_FILE, _MORE_TEMPLATES, _OLD_TEMPLATE = (
     "chat_template.jinja",

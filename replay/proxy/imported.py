@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...schemas.base import parse_json_object
+from ...schemas.choices import ImportFormat
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
@@ -22,8 +23,6 @@ from .answer import Answer, error_text
 from .compose import Circumstances, compose, context_of
 from .request import read_request, unread_sampling
 
-Format = Literal["auto", "openai", "sglang"]
-FORMATS: tuple[Format, ...] = ("auto", "openai", "sglang")
 _PICKLE_START = b"\x80"
 _FIX = (
     "give lines of an OpenAI batch (custom_id, body), of {request, response}, request bodies with messages "
@@ -62,7 +61,7 @@ class _Exchange:
 
 
 def import_files(
-    paths: list[Path], form: Format, identity: Json, is_secret: Callable[[str], bool]
+    paths: list[Path], form: ImportFormat, identity: Json, is_secret: Callable[[str], bool]
 ) -> Imported:
     """Read files of requests.
 

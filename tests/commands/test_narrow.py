@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from fakes.command_line import Done
 from fakes.command_line import Rip as CommandLine
-from rip.experiments.lanes.resolve import Chosen
-from rip.experiments.narrow.mixtures import Mixture, Prepared
-from rip.experiments.narrow.two_lanes import Varied, parse_vary, with_values
+from rip.experiments.lanes.isolated import isolated_command
+from rip.experiments.lanes.request import LaneRequest
+from rip.experiments.settings_search.mixtures import Mixture, Prepared, RunOptions
+from rip.experiments.settings_search.two_lanes import Varied, parse_vary, with_values
+from rip.schemas.command_line import shell_line
 from rip.schemas.errors import BadInput
 from rip.schemas.narrow import Narrow
 
@@ -94,7 +96,7 @@ def test_the_setting_to_blame_is_found_on_a_real_model_though_the_search_was_kil
     kept = Path("out/good.parquet").stat().st_mtime_ns
     done = rip(*line, "--json")
     assert done.code == 0
-    assert "going on after 2 runs" in done.err
+    assert "continuing after 2 runs in out" in done.err
     assert "run 1:" not in done.err
     assert Path("out/good.parquet").stat().st_mtime_ns == kept, "what was run is not run again"
     assert "dtype=bfloat16 alone turns the divergence on (" in done.err
@@ -122,8 +124,8 @@ def test_a_variable_and_a_setting_that_are_needed_together(rip: CommandLine) -> 
     assert "run 1:" not in again.err, "the same command again tells the result and runs nothing"
     refused(
         rip("narrow", "r.json", *PLANTED, *varied, "-o", "out"),
-        "out holds another search, with 6 runs: a setting that is not varied has another value",
-        "choose another folder with -o, or use --force",
+        "out holds a different search with 6 runs: a setting that is not varied has changed",
+        "choose another folder with -o, or discard what out holds with --force",
     )
 
 
@@ -140,7 +142,7 @@ def test_a_lane_that_does_not_repeat_itself_is_no_ground_for_a_search(rip: Comma
     done = rip("narrow", "r.json", *engine, "--vary", "a=good:bad", "-o", "out")
     assert done.code == 3
     assert "The good lane does not repeat itself" in done.err
-    assert "--repeat 8 may tell" in done.err
+    assert "try --repeat 8" in done.err
 
 
 def test_a_lane_that_cannot_run_ends_it_with_what_the_engine_said(rip: CommandLine) -> None:
@@ -199,10 +201,10 @@ def test_ctrl_c_ends_the_run_and_keeps_the_others(rip: CommandLine, number: str)
         (("--vary", "neighbours=1:-2"), "--vary neighbours=1:-2 (-2): not a number from 0 to 9999", ""),
         (
             ("--vary", "python=:no/python"),
-            "--vary python=:no/python (no/python) cannot be run",
+            "--vary python=:no/python (no/python): cannot be run",
             "--vary python=",
         ),
-        (("--vary", "a=1:2", "--python", "no/python"), "--python no/python cannot be run", "with --python"),
+        (("--vary", "a=1:2", "--python", "no/python"), "--python no/python: cannot be run", "with --python"),
         (("--good", "lane"), "--good lane: not a lane file", "docs/engines.md"),
         (("--good", "absent.toml"), "absent.toml: cannot be read", "check the path of --good"),
         (("--bad", "absent.toml"), "absent.toml: cannot be read", "check the path of --bad"),
@@ -234,7 +236,7 @@ def test_requests_that_cannot_be_used_are_refused(rip: CommandLine) -> None:
         ("[set]\nspeed = 9", "bad.toml: speed=9: no such setting", "dtype, device"),
         ('[env]\nA-B = "1"', "bad.toml: env.A-B=1: not of the form env.NAME=VALUE", "OMP_NUM_THREADS"),
         ('tap = "t"', "bad.toml: tap = t: the engine hf writes no tap folder", "leave tap in the file out"),
-        ('python = "no"', "bad.toml: python = no cannot be run", "python in the file"),
+        ('python = "no"', "bad.toml: python = no: cannot be run", "python in the file"),
     ],
 )
 def test_what_is_wrong_in_a_lane_file_is_named_as_it_stands_there(
@@ -259,7 +261,7 @@ def test_what_only_the_engine_knows_is_asked_before_the_first_run(rip: CommandLi
     refused(rip("narrow", "r.json", *llama, "thread=1:2", "-o", "out"), "--vary thread=1:2 (1): no such")
     refused(rip("narrow", "r.json", *llama, "n_ctx=64:x", "-o", "out"), "--vary n_ctx=64:x (x): not a value")
     called = ("--engine", "vllm", "--url", "http://127.0.0.1:9", "--vary", "batch_size=1:2")
-    refused(rip("narrow", "r.json", *called, "-o", "out"), "--url http://127.0.0.1:9 cannot be asked")
+    refused(rip("narrow", "r.json", *called, "-o", "out"), "http://127.0.0.1:9 cannot be asked")
     assert not Path("out").exists()
     right = ("--engine", "fakes.offline_engines:PlainEngine", "--model", "m.gguf", "--vary", "depth=1:2")
     assert rip("narrow", "r.json", *right, "-o", "out").code == 1, "the control: these values are known"
@@ -274,11 +276,13 @@ def test_a_corrected_bad_lane_goes_on_with_the_good_lane_s_run(rip: CommandLine)
     kept = Path("out/good.parquet").stat().st_mtime_ns
     done = rip(*line, "--vary", "a=good:better", "--vary", "c=good:bad")
     assert done.code == 0, done.err
-    assert "the bad lane is another one than before: of out, 1 run of the good lane is kept" in done.err
+    assert "the bad lane has changed: 1 run of the good lane in out is kept" in done.err
     assert Path("out/good.parquet").stat().st_mtime_ns == kept
     assert "c=bad alone turns the divergence on" in done.err
     again = rip(*line, "--vary", "a=good:best", "--vary", "c=good:bad")
-    refused(again, "out holds another search, with 6 runs: the bad value of a was better, is best", "--force")
+    refused(
+        again, "out holds a different search with 6 runs: the bad value of a was better, is best", "--force"
+    )
 
 
 def test_a_search_without_a_run_that_succeeded_is_started_anew(rip: CommandLine) -> None:
@@ -286,7 +290,7 @@ def test_a_search_without_a_run_that_succeeded_is_started_anew(rip: CommandLine)
     assert rip(*line, "--set", "needs=c>b", "--set", "c=bad").code == 2
     done = rip(*line, "--set", "culprits=a")
     assert done.code == 0, done.err
-    assert "no run of the earlier search in out succeeded: starting anew" in done.err
+    assert "no run of the earlier search in out succeeded: starting over" in done.err
     assert "run 1: good is the reference" in done.err
 
 
@@ -320,7 +324,7 @@ def test_a_full_disk_is_no_outcome_of_a_mixture(rip: CommandLine) -> None:
     refused_last = done.err.splitlines()[-2:]
     assert done.code == 2
     assert "No space left on device" in refused_last[0]
-    assert "give the same command again" in refused_last[1]
+    assert "run the same command again" in refused_last[1]
     assert [one.name for one in result().configurations] == ["good"]
     Path("full").unlink()
     assert "a=bad alone turns the divergence on" in rip(*line, "-o", "out").err
@@ -338,7 +342,12 @@ def test_a_folder_with_something_else_in_it_is_left_alone(rip: CommandLine) -> N
 
 
 def prepared(engine: str = "vllm", **values: str) -> Prepared:
-    return Prepared(engine, {name.replace("__", "."): value for name, value in values.items()}, ())
+    return Prepared(engine, {name.replace("__", "."): value for name, value in values.items()})
+
+
+def line(mixture: Mixture, *on: str, shown: bool = False) -> str:
+    """The `rip replay` of a configuration."""
+    return shell_line(mixture.command(on, RunOptions(Path("r.json")), "t.parquet", shown).arguments())
 
 
 def test_a_mixture_runs_as_its_lanes_would() -> None:
@@ -346,40 +355,41 @@ def test_a_mixture_runs_as_its_lanes_would() -> None:
     bad = prepared("hf", model="m", dtype="bfloat16", python="other/python")
     mixture = Mixture.of(good, bad)
     assert mixture.names == ("dtype", "env.A", "neighbours", "python")
-    command = mixture.run(["python", "env.A"], ["r.json"])
-    assert command.line() == (
-        "rip replay r.json --engine hf --model m --set dtype=float32 --neighbours 7 --python other/python"
+    assert line(mixture, "python", "env.A") == (
+        "rip replay r.json --model m --engine hf --python other/python --neighbours 7 --set dtype=float32 "
+        "-o t.parquet"
     )
-    assert command.process()[:4] == [sys.executable, "-P", "-m", "rip"]
-    assert "--set env.A=1" in mixture.run([], ["r.json"]).line()
+    assert "--set env.A=1" in line(mixture)
+    assert isolated_command(["replay"]) == [sys.executable, "-P", "-m", "rip", "replay"]
 
 
 def test_a_setting_may_be_spelled_in_two_ways() -> None:
-    good = Prepared("vllm", {"max-model-len": "1", "seed": "1"}, ())
-    bad = Prepared("vllm", {"max_model_len": "2", "seed": "1"}, ())
+    good = Prepared("vllm", {"max-model-len": "1", "seed": "1"})
+    bad = Prepared("vllm", {"max_model_len": "2", "seed": "1"})
     mixture = Mixture.of(good, bad)
     assert mixture.names == ("max-model-len",)
-    assert mixture.run(["max-model-len"], []).line().endswith("--set max-model-len=2 --set seed=1")
+    assert "--set max-model-len=2 --set seed=1" in line(mixture, "max-model-len")
 
 
 def test_another_model_is_allowed_to_be_another() -> None:
     mixture = Mixture.of(prepared(model="old"), prepared(model="new"))
-    assert "--allow-drift" in mixture.run([], []).words
+    assert "--allow-drift" in line(mixture)
     same = Mixture.of(prepared(model="m", a="1"), prepared(model="m", a="2"))
-    assert "--allow-drift" not in same.run([], []).words
+    assert "--allow-drift" not in line(same)
 
 
 def test_what_may_be_a_secret_is_in_no_result() -> None:
     mixture = Mixture.of(prepared(env__API_KEY="hush", a="1"), prepared(env__API_KEY="psst"))
-    assert "hush" in mixture.run([], []).line()
-    assert "hush" not in mixture.run([], [], shown=True).line()
+    assert "hush" in line(mixture)
+    assert "hush" not in line(mixture, shown=True)
     shown = repr(mixture.varied())
     assert "hush" not in shown
     assert "psst" not in shown
 
 
 def test_varied_settings_replace_those_of_the_lane() -> None:
-    lane = Chosen("n", "vllm", "m", None, None, None, None, ("max-model-len=1", "a=1", "env.X_Y=1"), "7")
+    settings = ("max-model-len=1", "a=1", "env.X_Y=1")
+    lane = LaneRequest("n", "vllm", "m", settings=settings, neighbours="7")
     changes = [("max_model_len", "2"), ("a", ""), ("env.X_Y", "2"), ("neighbours", ""), ("python", "p")]
     changed = with_values(lane, changes)
     assert changed.settings == ("max_model_len=2", "env.X_Y=2")
@@ -390,4 +400,4 @@ def test_varied_settings_replace_those_of_the_lane() -> None:
 def test_lanes_must_agree_in_what_cannot_be_varied() -> None:
     tapped: dict[str, Any] = {"engine": "vllm", "values": {"a": "1"}}
     with pytest.raises(BadInput, match="api_key_env or tap"):
-        Mixture.of(Prepared(**tapped, fixed=("--tap", "x")), Prepared(**tapped, fixed=("--tap", "y")))
+        Mixture.of(Prepared(**tapped, tap="x"), Prepared(**tapped, tap="y"))

@@ -126,12 +126,12 @@ def test_expected_tokens_decide_the_exit_code_and_the_trace_is_written_either_wa
     rip.write(expected={"token_ids": came})
     met = rip(out="met.parquet")
     assert met.code == 0
-    assert "expected tokens came again in 1 of 1" in met.err
+    assert "recorded tokens reproduced: 1 of 1" in met.err
     rip.write(expected={"token_ids": [*came[:2], 127 - came[2], *came[3:]]})
     missed = rip(out="missed.parquet")
     assert missed.code == 1
-    assert "r0, sample 0: expected tokens left at step 2" in missed.err
-    assert "expected tokens came again in 0 of 1" in missed.err
+    assert "r0, sample 0: tokens differ from the recorded answer at step 2" in missed.err
+    assert "recorded tokens reproduced: 0 of 1" in missed.err
     assert Path("missed.parquet").is_file()
 
 
@@ -143,17 +143,17 @@ def test_an_expected_text_decides_as_well_and_what_cannot_be_compared_is_no_pass
     rip.write(expected={"text": text})
     met = rip(out="met.parquet")
     assert met.code == 0
-    assert "expected text came again in 1 of 1" in met.err
+    assert "recorded text reproduced: 1 of 1" in met.err
     rip.write(expected={"text": f"{text[:2]}another"})
     missed = rip(out="missed.parquet")
     assert missed.code == 1
-    assert "r0, sample 0: expected text left at character 2" in missed.err
-    assert "expected text came again in 0 of 1" in missed.err
+    assert "r0, sample 0: text differs from the recorded answer at character 2" in missed.err
+    assert "recorded text reproduced: 0 of 1" in missed.err
     rip.write(expected={"finish_reason": "stop"})
     unknown = rip(out="unknown.parquet")
     assert unknown.code == 3
     assert "1 could not be compared: the recorded answer holds neither token ids nor text" in unknown.err
-    assert "came again" not in unknown.err
+    assert "reproduced" not in unknown.err
 
 
 def test_golden_tokens_of_a_trace_are_forced(rip: Rip) -> None:
@@ -204,7 +204,7 @@ def test_sites_positions_and_topk_choose_what_is_kept(rip: Rip) -> None:
 def test_positions_beyond_every_sequence_are_said(rip: Rip) -> None:
     done = rip("--capture", "tensors", "--positions", "90:91")
     assert done.code == 0
-    assert "not seen: no row was kept" in done.err
+    assert "not observed: no row was kept" in done.err
 
 
 def test_findings_are_said_once_and_without_terminal_sequences(rip: Rip) -> None:

@@ -90,7 +90,7 @@ def test_exit_code_and_errors_are_those_of_the_command() -> None:
     Path("r.json").write_text(json.dumps({**request, "expected": {"token_ids": [1, 2, 3, 4, 5]}}))
     done = run("replay", "r.json", "-o", "t.parquet", "--lane", lane(env_PLANTED="1"))
     assert done.returncode == 1
-    assert "expected tokens left at step 0" in done.stderr
+    assert "tokens differ from the recorded answer at step 0" in done.stderr
     again = run("replay", "r.json", "-o", "t.parquet", "--lane", lane(env_PLANTED="1"))
     assert (again.returncode, again.stderr.splitlines()[0]) == (2, "rip: t.parquet exists already")
 
@@ -109,8 +109,12 @@ def test_the_check_of_an_engine_runs_where_its_lane_says() -> None:
     [
         (("--set", "env.A-B=1"), "--set env.A-B=1: not of the form env.NAME=VALUE", "env.OMP_NUM_THREADS"),
         (("--set", "env.A"), "--set env.A: not of the form env.NAME=VALUE", ""),
-        (("--python", "no/python"), "no/python cannot be run: No such file", "--python"),
-        (("--python", "empty/bin/python"), "empty/bin/python has no rip", "pip install"),
+        (("--python", "no/python"), "--python no/python: cannot be run: No such file", "--python"),
+        (
+            ("--python", "empty/bin/python"),
+            "--python empty/bin/python: rip is not installed there",
+            "pip install",
+        ),
     ],
 )
 def test_what_cannot_be_entered_is_refused(words: tuple[str, ...], message: str, fix: str) -> None:

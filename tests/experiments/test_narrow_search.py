@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from rip.experiments.narrow.ledger import Ledger, configuration_name
-from rip.experiments.narrow.noise import Counts, Rule, told_apart
-from rip.experiments.narrow.search import GOOD, Finding, On, narrow
-from rip.experiments.narrow.sentences import run_rows, sentence, setting_rows
+from rip.experiments.settings_search.ledger import Ledger, configuration_name
+from rip.experiments.settings_search.noise import Counts, Rule, are_distinguishable
+from rip.experiments.settings_search.search import GOOD, Finding, On, narrow
+from rip.experiments.settings_search.sentences import run_rows, sentence, setting_rows
 from rip.schemas.narrow import Narrow, NarrowObservation, VariedSetting
 
 SIXTEEN = [f"s{index}" for index in range(16)]
@@ -223,9 +223,9 @@ def test_the_sequential_rule() -> None:
     assert rule.outcome(Counts(diverged=1, same=1)) is None
     assert rule.outcome(Counts(diverged=4, same=4)) == "undecided"
     assert rule.outcome(Counts(failed=1)) == "failed"
-    assert told_apart(Counts(same=1), Counts(diverged=1))
-    assert not told_apart(Counts(diverged=1, same=1), Counts(diverged=2))
-    assert told_apart(Counts(diverged=1, same=19), Counts(diverged=19, same=1))
+    assert are_distinguishable(Counts(same=1), Counts(diverged=1))
+    assert not are_distinguishable(Counts(diverged=1, same=1), Counts(diverged=2))
+    assert are_distinguishable(Counts(diverged=1, same=19), Counts(diverged=19, same=1))
 
 
 # What is kept, and what is said

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
-from rip.fingerprint.context import Strength
 from rip.fingerprint.drift.compare import drift, not_compared
 from rip.fingerprint.model import cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve
 from rip.schemas.base import sha256_of
+from rip.schemas.choices import Strength
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fact, Fingerprint
 

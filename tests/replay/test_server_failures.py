@@ -198,11 +198,11 @@ def test_a_text_that_is_expected_and_comes_again_is_exit_0_and_another_one_1(
     write(tmp_path / "r.jsonl", envelope(expected={"text": right}))
     asked = ("--url", f"{server.url}/v1", "--engine", "openai", "--model", MODEL)
     done = rip("replay", "r.jsonl", *asked, "-o", "t.parquet")
-    assert (done.code, "came again in 1 of 1" in done.err) == (0, True), done.err
+    assert (done.code, "reproduced: 1 of 1" in done.err) == (0, True), done.err
     assert Replayed(tmp_path / "t.parquet").texts() == [right]
     write(tmp_path / "r.jsonl", envelope(expected={"text": right.replace("w", "v", 1)}))
     done = rip("replay", "r.jsonl", *asked, "-o", "u.parquet")
-    assert (done.code, "came again in 0 of 1" in done.err) == (1, True), done.err
+    assert (done.code, "reproduced: 0 of 1" in done.err) == (1, True), done.err
 
 
 @pytest.mark.parametrize(

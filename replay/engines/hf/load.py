@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ....schemas.base import parse_json_object
-from ....schemas.errors import BadInput, EngineFailed, MissingPackage, RipError
+from ....schemas.errors import BadInput, EngineFailed, MissingPackage, RipError, stated_setting
 
 GGUF_CONVERSION = "1"
 """Raised when the conversion changes, so that older cached folders are not used."""
@@ -171,7 +171,7 @@ def check_attention(model: Path, attention: str) -> None:
             AutoModelForCausalLM.from_config(config, attn_implementation=attention, trust_remote_code=False)
     except ImportError as error:
         raise BadInput(
-            f"--set attention={attention}: {first_line(error)}", "install the package it names"
+            first_line(error), "install the package it names", stated_setting(f"attention={attention}")
         ) from error
     except Exception as error:  # foreign files; what else is wrong with them is told when they are loaded
         if "attn_implementation" in str(error):
@@ -180,8 +180,9 @@ def check_attention(model: Path, attention: str) -> None:
 
 def _no_such_attention(attention: str | None) -> BadInput:
     return BadInput(
-        f"--set attention={attention}: this model has no such attention implementation",
-        "try --set attention=sdpa or --set attention=eager",
+        "this model has no such attention implementation",
+        "try attention=sdpa or attention=eager",
+        stated_setting(f"attention={attention}"),
     )
 
 

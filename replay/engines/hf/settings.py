@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ....schemas.envelope import Runtime
-from ....schemas.errors import BadInput
+from ....schemas.errors import BadInput, stated_setting
 from ....schemas.trace import Setting
 
 MOST = 10**6
@@ -59,19 +59,22 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         known = SETTINGS.get(key)
         if not equals or known is None:
             raise BadInput(
-                f"--set {pair}: no such setting", f"give KEY=VALUE with one of: {', '.join(SETTINGS)}"
+                "no such setting",
+                f"give KEY=VALUE with one of: {', '.join(SETTINGS)}",
+                stated_setting(pair),
             )
         if known.kind == "number":
             if not re.fullmatch(r"[0-9]{1,7}", text) or not known.least <= int(text) <= known.most:
                 raise BadInput(
-                    f"--set {pair}: not a whole number from {known.least} to {known.most}",
-                    f"for example --set {key}={max(known.least, 2)}",
+                    f"not a whole number from {known.least} to {known.most}",
+                    f"for example {key}={max(known.least, 2)}",
+                    stated_setting(pair),
                 )
             parsed[key] = int(text)
             continue
         if not text or (known.choices and text not in known.choices):
             fix = f"choose one of: {', '.join(known.choices)}" if known.choices else f"give a {known.meaning}"
-            raise BadInput(f"--set {pair}: not a value of {key}", fix)
+            raise BadInput(f"not a value of {key}", fix, stated_setting(pair))
         if key == "device":
             _check_device(text)
         parsed[key] = text
@@ -140,4 +143,4 @@ def _check_device(name: str) -> None:
         except (RuntimeError, AssertionError) as error:  # torch raises both
             reason = next(iter(str(error).splitlines()), reason)
     seen = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise BadInput(f"--set device={name}: {reason}", f"torch sees here: {', '.join(seen)}")
+    raise BadInput(reason, f"torch sees here: {', '.join(seen)}", stated_setting(f"device={name}"))

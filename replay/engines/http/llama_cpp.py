@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.errors import BadInput, EngineFailed, stated_option, stated_setting
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.contract import TOLD_BY_SERVER
@@ -70,7 +70,9 @@ class LlamaCppEngine(ServerEngine):
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = error.strerror if isinstance(error, OSError) else "it does not answer"
             raise EngineFailed(
-                f"{python} cannot be run: {reason}", "name an interpreter with --python"
+                f"cannot be run: {reason}",
+                "name an interpreter with {option}",
+                stated_option("python", python),
             ) from None
         if found.returncode:
             raise BadInput(
@@ -81,13 +83,17 @@ class LlamaCppEngine(ServerEngine):
             read = PARAMETERS.get(name)
             if read is None:
                 raise BadInput(
-                    f"--set {name}: no such setting", f"choose one of: {', '.join(sorted(PARAMETERS))}"
+                    "no such setting",
+                    f"choose one of: {', '.join(sorted(PARAMETERS))}",
+                    stated_setting(f"{name}={text}"),
                 )
             try:
                 read(text)
             except (ValueError, KeyError):
                 wanted = "auto, off, on" if name == "flash_attn" else "a whole number"
-                raise BadInput(f"--set {name}={text}: not a value of {name}", f"give {wanted}") from None
+                raise BadInput(
+                    f"not a value of {name}", f"give {wanted}", stated_setting(f"{name}={text}")
+                ) from None
 
     @classmethod
     def _parameters(cls, given: Mapping[str, Any]) -> dict[str, str]:

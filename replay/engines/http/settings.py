@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....schemas.errors import BadInput
+from ....schemas.errors import BadInput, stated_setting
+from ....schemas.lane import NOT_KEPT, may_be_secret
 from ....schemas.trace import Setting
 
 CLIENT_SETTINGS: dict[str, Any] = {
@@ -52,12 +53,13 @@ def parse_settings(pairs: Sequence[str], engine: str, own: Mapping[str, str], st
         if not equals or not re.fullmatch(
             r"env\.[A-Za-z_][A-Za-z0-9_]*|(?!env\.)[A-Za-z][A-Za-z0-9_.-]*", key
         ):
-            raise BadInput(f"--set {pair}: not of the form KEY=VALUE", "for example --set timeout=60")
+            raise BadInput("not of the form KEY=VALUE", "for example timeout=60", stated_setting(pair))
         known = key in CLIENT_SETTINGS or key in own
         if not starts and (not known or key in START_ONLY):
             raise BadInput(
-                f"--set {pair}: a server that runs already cannot be given this",
+                "not a setting of a server that is already running",
                 f"with --url there are: {', '.join(sorted({*CLIENT_SETTINGS, *own} - set(START_ONLY)))}",
+                stated_setting(pair),
             )
         if not known and not key.startswith("env."):
             key = key.replace("_", "-")
@@ -70,11 +72,15 @@ def _value(key: str, text: str, pair: str) -> Any:
         least = 0 if key == "port" else 1
         if not re.fullmatch(r"[0-9]{1,6}", text) or not least <= int(text) <= MOST[key]:
             raise BadInput(
-                f"--set {pair}: not a whole number from {least} to {MOST[key]}", f"for example --set {key}=8"
+                f"not a whole number from {least} to {MOST[key]}",
+                f"for example {key}=8",
+                stated_setting(pair),
             )
         return int(text)
     if key in CHOICES and text not in CHOICES[key]:
-        raise BadInput(f"--set {pair}: not a value of {key}", f"choose one of: {', '.join(CHOICES[key])}")
+        raise BadInput(
+            f"not a value of {key}", f"choose one of: {', '.join(CHOICES[key])}", stated_setting(pair)
+        )
     return text
 
 
@@ -89,12 +95,9 @@ def resolve_settings(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> d
         if name not in given
     }
     for name, value in given.items():
-        shown = "(not kept)" if name.startswith("env.") and _SECRET.search(name) else value
+        shown = NOT_KEPT if may_be_secret(name) else value
         resolved[name] = Setting(requested=shown, resolved=shown, source="lane")
     return resolved
-
-
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 
 def server_arguments(given: Mapping[str, Any], own: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.errors import BadInput, EngineFailed, stated_setting
 from ....schemas.trace import Setting
 from ..base import Opening
 from .settings import server_arguments, server_environment
@@ -161,8 +161,10 @@ def check_arguments(python: str, given: Mapping[str, Any]) -> None:
         return
     named = (name for name in given if re.search(rf"--(no-)?{re.escape(name)}(?![\w-])", said))
     name = next(named, None)
-    stated = "vLLM does not take the arguments" if name is None else f"--set {name}={given[name]}"
-    raise BadInput(f"{stated}: vLLM says: {said}", f"{python} -m {SERVER} --help tells what it takes")
+    fix = f"{python} -m {SERVER} --help lists its arguments"
+    if name is None:
+        raise BadInput(f"vLLM does not accept the arguments: {said}", fix)
+    raise BadInput(f"vLLM does not accept it: {said}", fix, stated_setting(f"{name}={given[name]}"))
 
 
 @cache

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ....schemas.errors import BadInput, EngineFailed, MissingPackage, RipError
+from ....schemas.errors import BadInput, EngineFailed, MissingPackage, RipError, stated_setting
 from ..base import Capabilities, Opening
 from ..hf.load import first_line
 
@@ -170,15 +170,16 @@ class OfflineKind:
             key, equals, text = pair.partition("=")
             key = key.replace("-", "_")
             if not equals or not key.isidentifier():
-                raise BadInput(f"--set {pair}: not of the form KEY=VALUE", "for example --set batch_size=8")
+                raise BadInput("not of the form KEY=VALUE", "for example batch_size=8", stated_setting(pair))
             texts[key] = text
         size = texts.pop("batch_size", None)
         if size is not None and (
             not re.fullmatch("[0-9]{1,5}", size) or not 1 <= int(size) <= MOST_SEQUENCES
         ):
             raise BadInput(
-                f"--set batch_size={size}: not a whole number from 1 to {MOST_SEQUENCES}",
-                "for example --set batch_size=8",
+                f"not a whole number from 1 to {MOST_SEQUENCES}",
+                "for example batch_size=8",
+                stated_setting(f"batch_size={size}"),
             )
         own: dict[str, Any] = {} if size is None else {"batch_size": int(size)}
         reader = getattr(self.offline, "parse_settings", None)
@@ -187,7 +188,7 @@ class OfflineKind:
         try:
             read = reader(texts)
         except ValueError as error:
-            raise BadInput(f"--set: {self.name}: {first_line(error)}", "correct the value") from error
+            raise BadInput(f"{self.name}: {first_line(error)}", "correct the setting") from error
         if not isinstance(read, dict) or not all(isinstance(key, str) for key in read):
             raise EngineFailed(f"{self.name}.parse_settings gives no dict of settings", DOCUMENT)
         return {**own, **read}

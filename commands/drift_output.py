@@ -1,4 +1,4 @@
-"""What `rip drift` and `rip fingerprint --against` share: which changes count, and where they are shown."""
+"""The output of `rip drift` and `rip fingerprint --against`: options, changes on the terminal, reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import BadInput, NothingCompared
-from .exit_codes import EXIT_FAILS, EXIT_HOLDS
+from ..schemas.choices import LEVELS, check_choice
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared
+from ..schemas.files import check_output_file
+from .console import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
 
 ANY = "any"
-STDOUT = Path("-")
+STREAM = Path("-")
+"""Standard input or output in place of a file."""
 
 FailOn = Annotated[
     str,
@@ -54,22 +57,21 @@ Html = Annotated[
 
 @dataclass(frozen=True)
 class DriftOptions:
-    """The options above, as given."""
+    """The options above."""
 
     fail_on: str
-    ignore: list[str] | None
+    ignore: tuple[str, ...]
     as_json: bool
     markdown: Path | None
     html: Path | None
     force: bool
 
-    def are_given(self) -> bool:
-        """Whether any of them asks for something."""
-        asked = (self.ignore, self.as_json, self.markdown, self.html)
-        return self.fail_on != ANY or any(asked)
+    def any_stated(self) -> bool:
+        """Whether any of them was stated."""
+        return self.fail_on != ANY or any((self.ignore, self.as_json, self.markdown, self.html))
 
     def check(self, inputs: Iterable[Path | None], output: Path | None = None) -> None:
-        """Say before any work what cannot be done.
+        """Refuse before any work what cannot be done.
 
         Args:
             inputs: Files that are read, which no report may replace.
@@ -79,24 +81,22 @@ class DriftOptions:
             BadInput: No such level, two documents for standard output, or two uses of one file.
             OutputFailed: A report cannot be written.
         """
-        from ..schemas.claim import LEVELS
-        from .console import check_output_file
-
-        if self.fail_on not in (ANY, *LEVELS):
-            raise BadInput(
-                f"--fail-on {self.fail_on}: no such level", f"choose one of: {', '.join((ANY, *LEVELS))}"
-            )
+        check_choice("fail-on", self.fail_on, (ANY, *LEVELS), "level")
         written = {"-o": output, "--markdown": self.markdown, "--html": self.html}
         printed = ["--json"] if self.as_json else []
-        printed += [f"{name} -" for name, path in written.items() if path == STDOUT]
+        printed += [f"{name} -" for name, path in written.items() if path == STREAM]
         if len(printed) > 1:
-            raise BadInput(f"{printed[0]} and {printed[1]} both print", f"give {printed[1][:-2]} a file")
-        files = {name: path for name, path in written.items() if path is not None and path != STDOUT}
-        taken = [("an input", path) for path in inputs if path is not None and path != STDOUT]
+            raise BadInput(
+                f"{printed[0]} and {printed[1]} both write to standard output", "give one of them a file"
+            )
+        files = {name: path for name, path in written.items() if path is not None and path != STREAM}
+        taken = [("an input", path) for path in inputs if path is not None and path != STREAM]
         for name, path in files.items():
             for other, known in taken:
                 if _is_same_file(path, known):
-                    raise BadInput(f"{name} {path} is also {other}", "choose another name: it would be lost")
+                    raise BadInput(
+                        f"{name} {path} is also {other}", "choose another name: it would be overwritten"
+                    )
             taken.append((f"the file of {name}", path))
         for path in files.values():
             check_output_file(path, self.force)
@@ -113,14 +113,13 @@ def _is_same_file(one: Path, other: Path) -> bool:
 def report_drift(
     base: Fingerprint, now: Fingerprint, names: tuple[str, str], options: DriftOptions, console: Console
 ) -> int:
-    """Compare, show and write as the options say.
+    """Compare, print and write reports.
 
     Args:
         base: The earlier fingerprint.
         now: The present one.
         names: What to call them in a report.
-        options: As given.
-        console: Where the changes are shown to a person.
+        console: Where the changes are printed for a person.
 
     Returns:
         The exit code.
@@ -131,44 +130,42 @@ def report_drift(
     from ..fingerprint.drift.compare import compare, failing, without_field
     from ..fingerprint.drift.partial import forbidden_note
     from ..fingerprint.drift.report import to_html, to_markdown
-    from ..schemas.claim import LEVELS
     from ..schemas.files import write_private
-    from .console import printable
 
-    found = compare(base, now, options.ignore or ())
+    found = compare(base, now, options.ignore)
     if not found.compared:
         raise NothingCompared(
-            f"{names[0]} and {names[1]} tell no field in common",
-            "compare with one that tells more, such as what `rip fingerprint -o FILE` records",
+            f"{names[0]} and {names[1]} have no field in common",
+            "compare with a complete one, as `rip fingerprint -o FILE` records it",
         )
-    for pattern in without_field(base, now, options.ignore or ()):
+    for pattern in without_field(base, now, options.ignore):
         print(
             f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
             file=sys.stderr,
         )
     if note := forbidden_note(base, now, names):
         print(f"note: {printable(note)}", file=sys.stderr)
-    level = next((level for level in LEVELS if level == options.fail_on), None)
+    level = None if options.fail_on == ANY else check_choice("fail-on", options.fail_on, LEVELS, "level")
     counted = failing(found.changes, level)
     if options.as_json:
         print(found.to_json(), end="")
-    elif options.markdown == STDOUT:
+    elif options.markdown == STREAM:
         print(to_markdown(found, base, now, names), end="")
-    elif options.html == STDOUT:
+    elif options.html == STREAM:
         print(to_html(found, base, now, names), end="")
     else:
         print_drift(console, found)
         if found.changes and not counted:
             console.print(f"None of them counts for --fail-on {options.fail_on}.")
     for path, render in ((options.markdown, to_markdown), (options.html, to_html)):
-        if path is not None and path != STDOUT:
+        if path is not None and path != STREAM:
             write_private(path, render(found, base, now, names))
             print(f"Wrote {path}", file=sys.stderr)
     return EXIT_FAILS if counted else EXIT_HOLDS
 
 
 def print_drift(console: Console, found: Drift) -> None:
-    """The changes by risk, what to replay, and in one line what they amount to."""
+    """The changes by risk, what to replay, and the conclusion in one line."""
     from ..fingerprint.drift.compare import by_risk
     from ..fingerprint.drift.report import CLOSING, headline, listed, notes_of, replays_of
 
@@ -176,11 +173,11 @@ def print_drift(console: Console, found: Drift) -> None:
         for change in members:
             _print_change(console, change)
         for advice, fields in replays_of(members):
-            _say(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
+            _print_line(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
         console.print()
-    _say(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
+    _print_line(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
     for note in notes_of(found):
-        _say(console, f"note: {note}")
+        _print_line(console, f"note: {note}")
 
 
 def _print_change(console: Console, change: Change) -> None:
@@ -188,11 +185,11 @@ def _print_change(console: Console, change: Change) -> None:
     from ..fingerprint.drift.words import before_and_after, visible
 
     before, after = before_and_after(change)
-    _say(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
-    _say(console, f"  why: {visible(change.rule)}")
+    _print_line(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
+    _print_line(console, f"  why: {visible(change.rule)}")
 
 
-def _say(console: Console, text: str, remark: str = "", style: str = "") -> None:
+def _print_line(console: Console, text: str, remark: str = "", style: str = "") -> None:
     """One line in a file; on a terminal wrapped between words, under its own indentation."""
     from rich.padding import Padding
     from rich.text import Text

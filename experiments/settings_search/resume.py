@@ -1,4 +1,4 @@
-"""Where a search of `rip narrow` begins: anew, or with the runs that its folder holds."""
+"""How a search of `rip narrow` starts: from nothing, or with the runs that its folder holds."""
 
 from __future__ import annotations
 
@@ -13,26 +13,22 @@ from ...schemas.errors import BadInput, OutputFailed
 from ...schemas.narrow import Narrow, NarrowLevel
 
 if TYPE_CHECKING:
-    from .mixtures import Mixture, Prepared
+    from .mixtures import Mixture, Prepared, RunOptions
 
 RESULT = "narrow.json"
 LOCK = f".{RESULT}.lock"
 _MOST_CHANGES = 3
-"""Changes that an error tells."""
+"""Changes that an error names."""
 
 
-def new_search(
-    requests: Path, mixture: Mixture, options: list[str], level: NarrowLevel, repeat: int
-) -> Narrow:
-    """A search that has not begun.
-
-    Args:
-        options: Words of every `rip replay`, the requests first.
-    """
+def new_search(mixture: Mixture, options: RunOptions, level: NarrowLevel, repeat: int) -> Narrow:
+    """A search without a run."""
+    shared = ["--capture", options.capture] if options.capture else []
+    shared += ["--allow-drift"] if options.allow_drift else []
     parts = {
         "rip": sha256_of(__version__),
-        "requests": _content_digest(requests),
-        "options": sha256_of(options[1:]),
+        "requests": _content_digest(options.requests),
+        "options": sha256_of(shared),
         "good": _lane_digest(mixture.good),
         "bad": _lane_digest(mixture.bad),
     }
@@ -41,7 +37,7 @@ def new_search(
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         asked=sha256_of(parts),
         asked_parts=parts,
-        requests=str(requests),
+        requests=str(options.requests),
         engine=mixture.good.engine,
         level=level,
         repeat=repeat,
@@ -65,17 +61,17 @@ def make_folder(out: Path) -> None:
         ) from None
 
 
-def begun(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
-    """The search that the folder holds, as far as it is of use to the new one; and what to say of it.
+def continued_search(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
+    """The new search with the runs of the folder that it would repeat, and a note about them.
 
     Runs are kept where the same command would make them again: all of the same search, those of the good lane
-    where only the bad one is another.
+    where only the bad one has changed.
 
     Raises:
         OutputFailed: The folder holds something else, or other runs that succeeded, and `force` is off.
     """
     if out.exists() and not out.is_dir():
-        raise OutputFailed(f"{out} is no folder", "name a folder with -o")
+        raise OutputFailed(f"{out} is not a folder", "name a folder with -o")
     from .ledger import Ledger
     from .search import GOOD
 
@@ -89,47 +85,47 @@ def begun(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
     earlier = Narrow.from_json(path.read_bytes(), str(path))
     known = Ledger(earlier, out)
     runs = known.finished_runs
-    asked, before = new.asked_parts or {}, earlier.asked_parts or {}
-    same = {name for name, part in asked.items() if before.get(name) == part}
+    parts, before = new.asked_parts or {}, earlier.asked_parts or {}
+    same = {name for name, part in parts.items() if before.get(name) == part}
     if earlier.asked == new.asked:
-        note = f"going on after {_runs(runs)} that {out} holds" if runs else ""
+        note = f"continuing after {_runs(runs)} in {out}" if runs else ""
         return earlier.model_copy(update={"level": new.level, "repeat": new.repeat}), note
     if not runs:
-        return new, f"no run of the earlier search in {out} succeeded: starting anew"
+        return new, f"no run of the earlier search in {out} succeeded: starting over"
     of_good = known.runs_of(GOOD)
-    if same == asked.keys() - {"bad"} and of_good == runs:
+    if same == parts.keys() - {"bad"} and of_good == runs:
         kept = [one for one in earlier.configurations if not one.on]
         return (
             new.model_copy(update={"configurations": kept}),
-            f"the bad lane is another one than before: of {out}, {_runs(runs)} of the good lane "
+            f"the bad lane has changed: {_runs(runs)} of the good lane in {out} "
             f"{'is' if runs == 1 else 'are'} kept",
         )
     raise OutputFailed(
-        f"{out} holds another search, with {_runs(runs)}: {_changes(earlier, new, same)}",
-        f"choose another folder with -o, or use --force to forget what {out} holds",
+        f"{out} holds a different search with {_runs(runs)}: {_changes(earlier, new, same)}",
+        f"choose another folder with -o, or discard what {out} holds with --force",
     )
 
 
 def _changes(earlier: Narrow, new: Narrow, same: set[str]) -> str:
-    """What is another than in the earlier search."""
+    """What has changed since the earlier search."""
     found: list[str] = []
     if "requests" not in same:
-        found.append("the requests are others")
+        found.append("the requests have changed")
     before, now = ({one.name: one for one in search.varied} for search in (earlier, new))
     for name in dict.fromkeys((*before, *now)):
         if name not in before:
             found.append(f"{name} is varied now")
         elif name not in now:
-            found.append(f"{name} is not varied any more")
+            found.append(f"{name} is no longer varied")
         else:
             for side in ("good", "bad"):
                 was, is_now = (getattr(one[name], side) for one in (before, now))
                 if was != is_now:
                     found.append(f"the {side} value of {name} was {_value(was)}, is {_value(is_now)}")
     if not found and not {"good", "bad"} <= same:
-        found.append("a setting that is not varied has another value")
+        found.append("a setting that is not varied has changed")
     if "options" not in same:
-        found.append("--capture or --allow-drift was given otherwise")
+        found.append("--capture or --allow-drift has changed")
     if earlier.tool_version != new.tool_version:
         found.append(f"rip {earlier.tool_version} made it, this is {new.tool_version}")
     more = f"; and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
@@ -147,7 +143,9 @@ def _runs(count: int) -> str:
 def _lane_digest(lane: Prepared) -> str:
     """Hex SHA-256 of all that a lane states."""
     stated = dict(sorted(lane.values.items()))
-    return sha256_of({"engine": lane.engine, "fixed": list(lane.fixed), "values": stated})
+    options = {"--api-key-env": lane.api_key_env, "--tap": lane.tap}
+    fixed = [text for option, value in options.items() if value for text in (option, value)]
+    return sha256_of({"engine": lane.engine, "fixed": fixed, "values": stated})
 
 
 def _content_digest(path: Path) -> str:

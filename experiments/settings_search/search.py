@@ -1,6 +1,6 @@
 """The search of `rip narrow`: which settings turn a divergence on, found by running combinations of them.
 
-It knows settings by name only, and runs them through a function that it is given: no engine, no file.
+It knows settings by name only, and runs them through a function: no engine, no file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.narrow import NarrowOutcome, NarrowState
-from .noise import Counts, Rule, told_apart
+from .noise import Counts, Rule, are_distinguishable
 
 On = frozenset[str]
 """A configuration: the settings that are at the bad lane's value."""
@@ -19,7 +19,7 @@ Run = Callable[[On, int], bool | None]
 diverges; False, it does not; None, it cannot be run or compared. It may remember what it ran before."""
 
 Watch = Callable[[On, int, int], None]
-"""Told before every run: the configuration, the runs so far, and how many more are needed at most unless
+"""Called before every run: the configuration, the runs so far, and how many more are needed at most unless
 settings mask each other."""
 
 GOOD: On = frozenset()
@@ -30,7 +30,7 @@ class Found:
     """A set of settings that turns the divergence on.
 
     Attributes:
-        settings: In the order in which they were given.
+        settings: In the order in which the lanes state them.
         unjudged: Those of them without which the run failed, or stayed undecided.
     """
 
@@ -52,7 +52,7 @@ class Finding:
         found: Sets of settings that have nothing in common, each of which turns the divergence on.
         rest: The configuration with everything on but what was found; None: nothing is left.
         counts: Of every configuration that was run.
-        outcomes: Of every configuration whose outcome was asked for.
+        outcomes: Of every configuration whose outcome was decided.
         unstable: A set that diverged when it was found, and did not when it was run again.
         failed: The lane that could not be run, good or bad, so that no search was possible.
     """
@@ -80,7 +80,7 @@ def narrow(names: Sequence[str], run: Run, repeat: int = 1, watch: Watch | None 
         names: The settings in which the lanes differ, at least one.
         run: Runs a configuration.
         repeat: Runs that a configuration gets at most; 1: a single run decides.
-        watch: Told what is about to run.
+        watch: Called with what is about to run.
 
     Returns:
         What was found. Each set diverged when it was run, whatever the settings do to each other.
@@ -120,7 +120,7 @@ class _Search:
                 finding.failed = on
                 return "unfinished"
         bad = finding.counts[self._all]
-        apart = bad.diverged and told_apart(good, bad)
+        apart = bad.diverged and are_distinguishable(good, bad)
         if not apart and (good.disagree or bad.disagree or good.diverged):
             finding.outcomes = {GOOD: "undecided", self._all: "undecided"}
             return "noise"

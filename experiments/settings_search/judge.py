@@ -10,7 +10,7 @@ from ...schemas.verdict import Verdict
 def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, str]]:
     """Does the run diverge, by level, and where first.
 
-    Where an engine tells less than a level asks for, what it tells decides: texts without token ids,
+    Where an engine returns less than a level needs, what it returns decides: texts without token ids,
     log-probabilities without hashes.
 
     Args:
@@ -26,23 +26,23 @@ def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, 
     )
     where: dict[NarrowLevel, str] = {}
     if token:
-        where["token"] = _token_place(verdict)
+        where["token"] = _first_token(verdict)
     if bitwise:
-        where["bitwise"] = _bit_place(verdict)
+        where["bitwise"] = _first_bit(verdict)
     return {"token": token, "bitwise": bitwise}, where
 
 
-def _token_place(verdict: Verdict) -> str:
+def _first_token(verdict: Verdict) -> str:
     token, text = verdict.first_token, verdict.first_text
     if token is not None:
         at = f"position {token.position}, in the prompt" if token.step is None else f"step {token.step}"
         return f"{request_name(token.request_id, token.sample)}, {at}"
     if text is not None:
         return f"{request_name(text.request_id, text.sample)}, character {text.character}"
-    return "the tokens"
+    return "tokens differ"
 
 
-def _bit_place(verdict: Verdict) -> str:
+def _first_bit(verdict: Verdict) -> str:
     site, logprob = verdict.first_site, verdict.first_logprob
     if site is not None:
         name = request_name(site.request_id, site.sample)
@@ -52,5 +52,5 @@ def _bit_place(verdict: Verdict) -> str:
         return f"{name}, position {logprob.position}, log-probabilities"
     judged = verdict.levels["bitwise"]
     if verdict.first_token is None and verdict.first_text is None:
-        return judged.where or judged.why or "the bits"
-    return _token_place(verdict)
+        return judged.where or judged.why or "bits differ"
+    return _first_token(verdict)

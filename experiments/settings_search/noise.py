@@ -1,4 +1,4 @@
-"""When a configuration's runs have said enough: one run where outcomes repeat, a sequential test where not.
+"""When a configuration's runs decide its outcome: one run where outcomes repeat, a sequential test where not.
 
 The test is Wald's sequential probability ratio test between two rates of divergence: that of the good lane
 against its own first run, and that of the bad lane against it.
@@ -74,11 +74,11 @@ class Rule:
 
     @classmethod
     def measured(cls, repeat: int, good: Counts, bad: Counts) -> Rule:
-        """The rule that the two lanes' own runs give."""
+        """The rule from the rates of the two lanes' own runs."""
         return cls(repeat, *(_smoothed(counts) for counts in (good, bad)))
 
     def outcome(self, counts: Counts) -> NarrowOutcome | None:
-        """What the runs say so far; None: another run is needed."""
+        """The outcome so far; None: another run is needed."""
         if counts.failed:
             return "failed"
         if counts.runs >= min(self.repeat, _LEAST):
@@ -103,7 +103,7 @@ def _smoothed(counts: Counts) -> float:
     return (counts.diverged + 0.5) / (counts.compared + 1)
 
 
-def told_apart(good: Counts, bad: Counts) -> bool:
+def are_distinguishable(good: Counts, bad: Counts) -> bool:
     """Whether the bad lane diverges more often than the good one does from itself.
 
     True where every run of the bad lane diverges and none of the good one; else their Wilson intervals must

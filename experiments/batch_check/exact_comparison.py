@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from ..schemas.check import CheckLine, FirstDifference
-from ..schemas.errors import EngineFailed
+from ...schemas.check import CheckLine, FirstDifference
+from ...schemas.errors import EngineFailed
 
 COLUMNS = ("request_id", "step", "token_id", "topk_ids", "topk_logprobs", "next_logprob")
 
 Values = tuple[float, ...]
-"""What one step tells: one value, or one for each rank."""
+"""One result of one step: one value, or one for each rank."""
 
 
 @dataclass
-class Told:
-    """What one run tells of one sequence, a step at a time; None: not told at that step."""
+class Steps:
+    """What one run returned of one sequence, a step at a time; None: not returned at that step."""
 
     tokens: list[Values | None]
     logprobs: list[Values | None]
@@ -34,11 +34,11 @@ def compare(alone: Path, batched: Path, required: Sequence[str]) -> list[CheckLi
     """Compare two traces of the same requests.
 
     Log-probabilities are compared up to the first step at which a sequence's tokens differ: from there on the
-    two runs answer different questions.
+    two runs have different prefixes.
 
     Args:
         alone, batched: Whole traces.
-        required: Which lines the check asks for.
+        required: Which lines the check needs.
 
     Raises:
         EngineFailed: One of them lacks a sequence that the other has.
@@ -60,7 +60,7 @@ def compare(alone: Path, batched: Path, required: Sequence[str]) -> list[CheckLi
     return lines
 
 
-def _line(what: str, field: str, pairs: Sequence[tuple[str, Told, Told]], required: bool) -> CheckLine:
+def _line(what: str, field: str, pairs: Sequence[tuple[str, Steps, Steps]], required: bool) -> CheckLine:
     compared = differing = untold = 0
     first: FirstDifference | None = None
     largest: float | None = None
@@ -71,7 +71,7 @@ def _line(what: str, field: str, pairs: Sequence[tuple[str, Told, Told]], requir
             min(len(a.tokens), len(b.tokens)),
         )
         end = max(len(left), len(right))
-        # The distribution of the step at which the tokens part is still of the same prefix; the token is not.
+        # The distribution of the step at which the tokens differ still has the same prefix; the token is not.
         if field != "tokens":
             end = min(end, same if field == "logprobs" else same + 1)
         for step in range(end):
@@ -82,8 +82,8 @@ def _line(what: str, field: str, pairs: Sequence[tuple[str, Told, Told]], requir
                 continue
             compared += 1
             if field == "logprobs" and x is not None and y is not None:
-                apart = 0.0 if x == y else abs(x[0] - y[0])
-                largest = apart if largest is None or apart > largest else largest
+                difference = 0.0 if x == y else abs(x[0] - y[0])
+                largest = difference if largest is None or difference > largest else largest
             if x is not None and y is not None and _bits(x) == _bits(y):
                 continue
             differing += 1
@@ -120,23 +120,23 @@ def _bits(values: Values) -> bytes:
     return struct.pack(f"<{len(values)}d", *values)
 
 
-def _read(path: Path) -> Mapping[str, Told]:
-    """What a trace tells of the generated tokens of every request, in the order of the trace."""
+def _read(path: Path) -> Mapping[str, Steps]:
+    """The results of the generated tokens of every request, in the order of the trace."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, columns=list(COLUMNS))
     column = {name: table.column(name).to_pylist() for name in COLUMNS}
-    found: dict[str, Told] = {}
+    found: dict[str, Steps] = {}
     for row, step in enumerate(column["step"]):
-        told = found.setdefault(column["request_id"][row], Told([], [], [], []))
+        steps = found.setdefault(column["request_id"][row], Steps([], [], [], []))
         if step is None:
             continue
-        told.tokens.append((column["token_id"][row],))
+        steps.tokens.append((column["token_id"][row],))
         # What a token was chosen from stands one row earlier.
         logprob, ids, logprobs = (
             column[name][row - 1] for name in ("next_logprob", "topk_ids", "topk_logprobs")
         )
-        told.logprobs.append(None if logprob is None else (logprob,))
-        told.top_ids.append(tuple(ids) if ids else None)
-        told.top_logprobs.append(tuple(logprobs) if logprobs else None)
+        steps.logprobs.append(None if logprob is None else (logprob,))
+        steps.top_ids.append(tuple(ids) if ids else None)
+        steps.top_logprobs.append(tuple(logprobs) if logprobs else None)
     return found

@@ -2,65 +2,81 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ...commands.replay_options import read_neighbours
+from ...schemas.choices import CaptureLevel
+from ...schemas.command_line import ReplayCommand
 from ...schemas.errors import BadInput
+from ...schemas.lane import NOT_KEPT, may_be_secret
 from ...schemas.narrow import VariedSetting
-from ..lanes.other_process import NOT_KEPT, may_be_secret
-from ..lanes.resolve import LaneRunner
+from ..lanes.resolve import ResolvedLane
+from ..replay_plan.options import read_neighbours
 from .two_lanes import FIELDS, Side, setting_key
 
 
 @dataclass(frozen=True)
+class RunOptions:
+    """What all runs of a search share.
+
+    Attributes:
+        requests: What is run.
+        capture: None: as `rip replay` does by default.
+        allow_drift: As `--allow-drift` of `rip replay`.
+    """
+
+    requests: Path
+    capture: CaptureLevel | None = None
+    allow_drift: bool = False
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """A lane whose words are understood: everything that a mixture of it with another one needs.
+    """A lane that was read: everything that a mixture of it with another one needs.
 
     Attributes:
         engine: Name of the engine.
         values: Settings and `FIELDS` that the lane states, by name.
-        fixed: Options that cannot be varied.
+        api_key_env: Cannot be varied.
+        tap: Likewise.
     """
 
     engine: str
     values: Mapping[str, str]
-    fixed: tuple[str, ...]
+    api_key_env: str | None = None
+    tap: str | None = None
 
 
-def prepare(side: Side, capture: str | None) -> Prepared:
+def prepare(side: Side, capture: CaptureLevel | None) -> Prepared:
     """Read a lane, without running anything.
 
     Raises:
         BadInput: A setting does not fit its engine.
-        EngineFailed: Its server does not tell what it is.
+        EngineFailed: Its server does not report what it is.
     """
-    chosen = side.chosen
-    with side.told():
-        read_neighbours(chosen.neighbours)
-        runner = LaneRunner(chosen)
-        runner.refuse(capture, None, "free")
-    fields = {name: getattr(chosen, name) for name in FIELDS}
+    lane = side.lane
+    with side.errors_as_stated():
+        read_neighbours(lane.neighbours)
+        resolved = ResolvedLane(lane)
+        resolved.check_capabilities("free", capture)
+    fields = {name: getattr(lane, name) for name in FIELDS}
     values = {name: str(value) for name, value in fields.items() if value is not None}
     spelled: dict[str, str] = {}
-    for pair in chosen.settings:
+    for pair in lane.settings:
         name, _, value = pair.partition("=")
         values[spelled.setdefault(setting_key(name), name)] = value
-    options = {"--api-key-env": chosen.api_key_env, "--tap": chosen.tap}
-    fixed = [word for option, value in options.items() if value for word in (option, str(value))]
-    return Prepared(runner.engine, values, tuple(fixed))
+    return Prepared(resolved.engine, values, lane.api_key_env, str(lane.tap) if lane.tap else None)
 
 
 def check(side: Side) -> None:
-    """Ask the lane's interpreter, engine or server whether it takes what the lane states; nothing is loaded.
+    """Have the lane's interpreter, engine or server check what the lane states; nothing is loaded.
 
     Raises:
-        BadInput, EngineFailed: It does not, or is not there.
+        BadInput, EngineFailed: It does not accept it, or cannot be reached.
     """
-    with side.told():
-        LaneRunner(side.chosen).check()
+    with side.errors_as_stated():
+        ResolvedLane(side.lane).check()
 
 
 @dataclass(frozen=True)
@@ -68,8 +84,8 @@ class Mixture:
     """Good and bad lane together.
 
     Attributes:
-        good: The lane that is as wanted.
-        bad: The other one.
+        good: The lane without the divergence.
+        bad: The one with it.
         names: Where they differ, in the order in which the lanes state it.
     """
 
@@ -87,17 +103,16 @@ class Mixture:
         if good.engine != bad.engine:
             raise BadInput(
                 f"the lanes run different engines: {good.engine} and {bad.engine}",
-                "settings of one mean nothing to the other: narrow two lanes of one engine, or compare with "
-                "rip diverge",
+                "give two lanes of one engine, or compare the two engines with rip diverge",
             )
-        if good.fixed != bad.fixed:
+        if (good.api_key_env, good.tap) != (bad.api_key_env, bad.tap):
             raise BadInput(
                 "the lanes differ in api_key_env or tap, which cannot be varied",
-                "say the same in both lanes, or leave tap out",
+                "state the same in both lanes, or leave tap out",
             )
         spelled = {setting_key(name): name for name in good.values}
-        same_words = {spelled.get(setting_key(name), name): value for name, value in bad.values.items()}
-        bad = replace(bad, values=same_words)
+        respelled = {spelled.get(setting_key(name), name): value for name, value in bad.values.items()}
+        bad = replace(bad, values=respelled)
         stated = dict.fromkeys((*good.values, *bad.values))
         names = tuple(name for name in stated if good.values.get(name) != bad.values.get(name))
         if not names:
@@ -118,45 +133,40 @@ class Mixture:
             for name in self.names
         ]
 
-    def run(self, on: Iterable[str], rest: Iterable[str], shown: bool = False) -> Command:
+    def command(self, on: Iterable[str], options: RunOptions, out: str, shown: bool = False) -> ReplayCommand:
         """The `rip replay` of one configuration.
 
         Args:
             on: Settings at the bad lane's value.
-            rest: Further words: requests, where the trace goes, and so on.
+            options: What all runs share.
+            out: The trace.
             shown: It will be shown, so values that may be secrets are left out.
         """
-        chosen = set(on)
-        words = ["--engine", self.good.engine, *self.good.fixed]
+        bad = set(on)
+        fields: dict[str, str] = {}
+        settings = []
         for name in dict.fromkeys((*self.good.values, *self.bad.values)):
-            value = (self.bad if name in chosen else self.good).values.get(name)
+            value = (self.bad if name in bad else self.good).values.get(name)
             if value is None:
                 continue
             if shown:
                 value = str(_shown(name, value))
-            words += [f"--{name}", value] if name in FIELDS else ["--set", f"{name}={value}"]
-        if "model" in self.names:
-            words.append("--allow-drift")  # that the models differ is what is tried out
-        return Command(("replay", *rest, *words))
-
-
-@dataclass(frozen=True)
-class Command:
-    """One call of rip in a process of its own.
-
-    Attributes:
-        words: What follows `rip`.
-    """
-
-    words: tuple[str, ...]
-
-    def process(self) -> list[str]:
-        """Program and arguments. `-P`: nothing in the current folder can stand in for a package."""
-        return [sys.executable, "-P", "-m", "rip", *self.words]
-
-    def line(self) -> str:
-        """What a person types."""
-        return shlex.join(["rip", *self.words])
+            if name in FIELDS:
+                fields[name] = value
+            else:
+                settings.append((name, value))
+        return ReplayCommand(
+            str(options.requests),
+            out,
+            engine=self.good.engine,
+            api_key_env=self.good.api_key_env,
+            tap=self.good.tap,
+            settings=settings,
+            capture=options.capture,
+            # Where the models differ, that they do is part of the experiment.
+            allow_drift=options.allow_drift or "model" in self.names,
+            **fields,  # type: ignore[arg-type]
+        )
 
 
 def _shown(name: str, value: str | None) -> str | None:

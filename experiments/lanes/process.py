@@ -1,0 +1,86 @@
+"""The process of a lane whose engine runs in rip's own process: this one, or rip started anew in its place.
+
+Variables and interpreter of a running process cannot be changed, so rip starts itself anew with them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from ...schemas.errors import BadInput, EngineFailed, stated_option
+from .request import LaneRequest
+from .variables import split_variables
+
+_MARK = "RIP_LANE_PROCESS"
+"""Variable of a process that was started for its lane; it is removed at once, so that no child has it."""
+_HAS_RIP = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('rip') else 3)"
+_ANSWER_S = 60.0
+
+
+def runs_in_process(engine: str | None, url: str | None) -> bool:
+    """Whether an engine runs in the process of rip itself.
+
+    Raises:
+        BadInput: There is no such engine.
+    """
+    if engine is None:
+        return url is None
+    from ...replay.engines.http.server import ServerEngine
+    from ...replay.engines.registry import engine_class
+
+    kind = engine_class(engine)
+    return not (isinstance(kind, type) and issubclass(kind, ServerEngine))
+
+
+def check_interpreter(python: str) -> None:
+    """Refuse an interpreter that cannot run rip.
+
+    Raises:
+        EngineFailed: It does not exist, or cannot be run.
+        BadInput: rip is not installed there.
+    """
+    about = stated_option("python", python)
+    try:
+        code = subprocess.run(
+            [python, "-P", "-c", _HAS_RIP], capture_output=True, timeout=_ANSWER_S
+        ).returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"no answer within {_ANSWER_S:g} s"
+        raise EngineFailed(f"cannot be run: {reason}", "name an interpreter with {option}", about) from None
+    if code:
+        raise BadInput(
+            "rip is not installed there, and this engine runs in rip's own process",
+            f"{python} -m pip install 'rip-forensics[local]', or leave {{option}} out",
+            about,
+        )
+
+
+def enter_lane_process(lane: LaneRequest) -> None:
+    """Continue in the process that a lane needs: this one, or rip started anew in its place.
+
+    Args:
+        lane: The lane, whose engine may run anywhere.
+
+    Raises:
+        EngineFailed, BadInput: The interpreter cannot run rip.
+    """
+    if os.environ.pop(_MARK, None) is not None or not runs_in_process(lane.engine, lane.url):
+        return
+    variables, _ = split_variables(lane.settings)
+    if lane.python is not None:
+        check_interpreter(lane.python)
+    if lane.python is not None or variables:
+        _replace_process(lane.python or sys.executable, variables)
+
+
+def _replace_process(python: str, variables: Mapping[str, str]) -> NoReturn:
+    """Run the same command in another interpreter or environment: the process stays, so do its parent, its
+    terminal and its exit code. `-P`: nothing in the current folder can stand in for a package."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = [python, "-P", "-m", "rip", *sys.argv[1:]]
+    os.execvpe(python, arguments, {**os.environ, **variables, _MARK: "1"})

@@ -1,0 +1,196 @@
+"""New envelopes: prompt and sampling as a user states them, tokenized, with the hashes of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..schemas.errors import BadInput, stated_option
+from ..schemas.files import append_private
+from .model_identity import identity_fields, identity_of, runtime_fields
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..schemas.envelope import Envelope
+    from ..schemas.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text that is taken as it is, or messages that go through the chat template."""
+
+    text: str | None = None
+    messages: list[dict[str, Any]] | None = None
+
+
+def read_prompt(
+    prompt: str | None, prompt_file: Path | None, chat: str | None, messages: Path | None
+) -> Prompt:
+    """The one prompt among the options.
+
+    Raises:
+        BadInput: None or several of them are stated, or a file cannot be used.
+    """
+    if sum(stated is not None for stated in (prompt, prompt_file, chat, messages)) != 1:
+        raise BadInput(
+            "exactly one prompt is needed", "give one of --prompt, --prompt-file, --chat, --messages"
+        )
+    if chat is not None:
+        return Prompt(messages=[{"role": "user", "content": chat}])
+    if prompt is not None:
+        return Prompt(prompt)
+    path = prompt_file or messages
+    try:
+        text = Path(str(path)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadInput(
+            f"{path}: cannot be read: {reason}", "check the path, its permissions and encoding"
+        ) from None
+    if prompt_file is not None:
+        return Prompt(text)
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadInput(
+            f"{path}: not JSON: {error.msg} (line {error.lineno})", "correct the file there"
+        ) from None
+    except RecursionError:
+        raise BadInput(f"{path}: nested too deeply", "give a plain list of messages") from None
+    if parsed == [] or not isinstance(parsed, list) or not all(isinstance(item, dict) for item in parsed):
+        found = "the list of messages is empty" if parsed == [] else "a list of messages was expected"
+        raise BadInput(f"{path}: {found}", 'for example [{"role": "user", "content": "Hi"}]')
+    return Prompt(messages=parsed)
+
+
+def read_sampling(pairs: list[str]) -> dict[str, Any]:
+    """`KEY=VALUE` texts: JSON where it is JSON, else the text itself.
+
+    Raises:
+        BadInput: No such field, or a value that does not fit it.
+    """
+    from pydantic import ValidationError
+
+    from ..schemas.base import describe_validation_error
+    from ..schemas.envelope import Sampling
+
+    stated: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        about = stated_option("sampling", pair)
+        if not equals or not key:
+            raise BadInput("not KEY=VALUE", "for example --sampling temperature=0", about)
+        if key not in Sampling.model_fields:
+            raise BadInput("no such field", f"choose one of: {', '.join(Sampling.model_fields)}", about)
+        try:
+            stated[key] = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            stated[key] = text
+        try:
+            Sampling.model_validate({key: stated[key]})
+        except ValidationError as error:
+            raise BadInput(
+                describe_validation_error(error), "docs/formats.md describes the sampling fields", about
+            ) from None
+    _check_runnable(stated)
+    return stated
+
+
+def _check_runnable(stated: dict[str, Any]) -> None:
+    """Refuse what each field may hold, but no engine can run."""
+    most, least = stated.get("max_tokens"), stated.get("min_tokens")
+    exceeds = most is not None and least is not None and least > most
+    in_every_text = "an empty string is part of every text"
+    for name, is_wrong, problem, fix in (
+        ("max_tokens", most == 0, "there is nothing to generate", "give at least 1"),
+        ("min_tokens", exceeds, "more than max_tokens", "lower it"),
+        ("allowed_token_ids", stated.get("allowed_token_ids") == [], "no token may follow", "name some"),
+        ("stop", "" in _as_list(stated.get("stop")), in_every_text, "leave it out"),
+        ("bad_words", "" in _as_list(stated.get("bad_words")), in_every_text, "leave it out"),
+    ):
+        if is_wrong:
+            about = stated_option("sampling", f"{name}={json.dumps(stated[name], ensure_ascii=False)}")
+            raise BadInput(f"cannot run: {problem}", fix, about)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def new_envelopes(
+    model: str,
+    prompts: Sequence[tuple[Prompt, str | None]],
+    sampling: dict[str, Any],
+    progress: Progress,
+) -> list[Envelope]:
+    """Envelopes of prompts, tokenized with a model's own tokenizer; its hashes are filled in.
+
+    Args:
+        model: Folder, GGUF file or hub id.
+        prompts: Each with its request id; None: made from the content.
+        sampling: Fields of all of them.
+
+    Raises:
+        BadInput: No such model or tokenizer, or a prompt without tokens.
+    """
+    from ..fingerprint.model.ref import resolve
+    from ..replay.request.prompt import load_local_tokenizer, tokenize
+
+    fingerprint = identity_of(model, progress)
+    tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
+    envelopes = []
+    for prompt, request_id in prompts:
+        ids = tokenize(tokenizer, prompt.text, prompt.messages, None)
+        if not ids:
+            raise BadInput("the prompt has no tokens", "give a text that is not empty")
+        envelopes.append(_identified(fingerprint, request_id, ids, prompt, sampling))
+    return envelopes
+
+
+def _identified(
+    fingerprint: Fingerprint, request_id: str | None, ids: list[int], prompt: Prompt, sampling: dict[str, Any]
+) -> Envelope:
+    """An envelope with the known hashes and versions, and a request id made from its content."""
+    from ..schemas.base import sha256_of
+    from ..schemas.envelope import Envelope
+
+    known = runtime_fields(fingerprint)
+    runtime = {name: known.get(name) for name in ("engine_version", "torch_version", "quantization")}
+    raw: dict[str, Any] = {
+        **identity_fields(fingerprint),
+        "prompt_token_ids": ids,
+        "prompt_text": prompt.text,
+        "messages": prompt.messages,
+        "sampling": sampling,
+        "runtime": {"engine": "hf", **runtime},
+    }
+    raw = {key: value for key, value in raw.items() if value is not None}
+    return Envelope.from_object(
+        {"request_id": request_id or f"req-{sha256_of(raw)[:12]}", **raw}, "the new envelope"
+    )
+
+
+def append_envelope(path: Path, envelope: Envelope) -> None:
+    """Add an envelope to a request set, which is created where it does not exist.
+
+    Raises:
+        BadInput: The set holds a request of that id.
+        OutputFailed: It cannot be written.
+    """
+    from ..schemas.envelope import iter_request_set
+
+    if path.exists() and any(other.request_id == envelope.request_id for other in iter_request_set(path)):
+        raise BadInput(
+            f"{path} holds a request {envelope.request_id!r} already", "choose another one with --id"
+        )
+    append_private(path, envelope_line(envelope).encode())
+
+
+def envelope_line(envelope: Envelope) -> str:
+    """The line of a request set that holds an envelope."""
+    from ..schemas.base import exactly_representable
+
+    return json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False) + "\n"
