@@ -111,7 +111,7 @@ def narrow(
     from ..experiments.narrow.resume import RESULT, begun, make_folder, new_search
     from ..experiments.narrow.summary import print_narrow
     from ..experiments.narrow.two_lanes import check_requests, sides
-    from ..replay.trace_file.lock import OutputLock
+    from ..schemas.output_lock import OutputLock
     from .console import stderr_console
 
     for option, value, choices in (("--require", require, LEVELS), ("--capture", capture, (None, *CAPTURES))):

@@ -142,7 +142,7 @@ def replay(
     from ..experiments.lanes.other_process import enter
     from ..experiments.lanes.resolve import IN_PROCESS, Chosen, LaneRunner, choose
     from ..replay.request.from_trace import answered
-    from ..replay.trace_file.lock import OutputLock
+    from ..schemas.output_lock import OutputLock
     from .console import check_output_file, printable, progress_bar, stderr_console, tell
     from .replay_options import check_choice, kept_positions, read_neighbours, recorded_requests, site_pattern
     from .replay_summary import summarise

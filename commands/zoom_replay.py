@@ -44,7 +44,7 @@ def aim_of(text: str, sites: str | None, level: str, out: Path, force: bool) -> 
         BadInput: Not of that form, or no site is captured.
         OutputFailed: The file is there already.
     """
-    from ..replay.op_recording.store import zoom_path
+    from ..replay.op_recording.ops_file import zoom_path
     from .console import check_output_file
 
     if level == "tokens":
@@ -84,7 +84,7 @@ def refuse_unreached(
     Raises:
         BadInput: No request gets there.
     """
-    from ..replay.op_recording.engine import check_reached
+    from ..replay.op_recording.recording_engine import check_reached
     from ..replay.request.golden import golden_for
 
     lengths = []
@@ -107,7 +107,7 @@ def zooming_on(
     Raises:
         BadInput: No request gets to the position, or no module of the model matches.
     """
-    from ..replay.op_recording.engine import ZoomingEngine, check_modules, check_reached
+    from ..replay.op_recording.recording_engine import ZoomingEngine, check_modules, check_reached
     from ..replay.request.findings import Findings
     from ..replay.request.resolve import requested
 
@@ -132,7 +132,7 @@ def keep_ops(zooming: Any, result: Result, console: Console) -> None:
         BadInput: Nothing was: no sequence computed the position, or no module matched.
         OutputFailed: It cannot be written.
     """
-    from ..replay.op_recording.store import write_ops, zoom_path
+    from ..replay.op_recording.ops_file import write_ops, zoom_path
     from .console import tell
 
     header, passes = zooming.recorded(result.header)

@@ -152,7 +152,7 @@ class _Side:
     def __call__(self, ask: Ask) -> SideRun:
         """Run the sequence again."""
         from ..replay.op_recording.reconstruct import batch_again, mode_of
-        from ..replay.op_recording.run import run_side
+        from ..replay.op_recording.rerun import run_side
 
         engine = self._open()
         batch, sequence = batch_again(self._header, engine, self._target, self._tokens, self._own, self._path)

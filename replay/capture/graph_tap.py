@@ -20,11 +20,11 @@ from torch import nn
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from ..row_summaries.device import Landing, doubt_about, new_slots, summaries_in
-from ..row_summaries.reference import RowSummaries, as_rows, no_room
+from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
+from ..row_summaries.summaries import RowSummaries, as_rows, no_room
 from ..row_summaries.summarise import summarise_tensor
-from .discovery import UNOBSERVED, Output, some_of, tensors_of
-from .passes import Layout
+from .observed_passes import Layout
+from .site_discovery import UNOBSERVED, Output, some_of, tensors_of
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 
 _TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}

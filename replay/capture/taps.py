@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ...schemas.trace import Site
-from .discovery import INPUT, UNOBSERVED, Axes, Discovery, FirstPass, Output, Span, some_of, tensors_of
-from .passes import Keep, LongPass, RowShape, Segment, StepBlock, StepPass
+from .observed_passes import Keep, LongPass, RowShape, Segment, StepBlock, StepPass
+from .site_discovery import INPUT, UNOBSERVED, Axes, Discovery, FirstPass, Output, Span, some_of, tensors_of
 
 OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 """What models call the linear layer behind the attention heads."""

@@ -19,11 +19,11 @@ from torch import nn
 
 from ...schemas.errors import BadInput, RipError
 from ...schemas.fingerprint import Fingerprint
-from ..capture.discovery import Axes
+from ..capture.site_discovery import Axes
 from ..capture.taps import Taps, standing_in
-from .header import HeaderOfProgram, Prompt
-from .inputs import are_ids, check_model, check_output, matrix, positions_like, site_pattern
-from .passes import Passes
+from .arguments import are_ids, check_model, check_output, matrix, positions_like, site_pattern
+from .program_header import HeaderOfProgram, Prompt
+from .program_passes import Passes
 
 TokenIds = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 

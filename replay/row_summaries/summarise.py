@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .reference import RowSummaries, as_rows, no_room, summarise_by_reference
 from .row_hash import WORD_BYTES, hash_keys, hash_offset
 from .sketch import is_negative
+from .summaries import RowSummaries, as_rows, no_room, summarise_by_reference
 
 if TYPE_CHECKING:
     import torch
 
-    from .device import Pending
+    from .gpu_queue import Pending
 
 TICKET_BYTES = 32 * 1024
 """What a thread takes at a time: small enough to share a prefill evenly, large enough to be worth it."""
@@ -60,7 +60,7 @@ def summarise_tensor(
         IndexError: The rows do not fit into the output.
     """
     if not tensor.is_cpu:
-        from .device import summarise_on_device
+        from .gpu_queue import summarise_on_device
 
         if summarise_on_device(tensor, out, first_position, site, pending):
             return
@@ -197,7 +197,7 @@ def prepare_kernel(device: torch.device | None = None, dtype: torch.dtype | None
     on_cpu = "numba" if _kernel() else "numpy"
     if device is None or device.type == "cpu" or dtype is None:
         return on_cpu
-    from .device import doubt_about
+    from .gpu_queue import doubt_about
 
     doubt = doubt_about(device, dtype)
     return f"{on_cpu}, after a copy to the CPU: {doubt}" if doubt else "triton"

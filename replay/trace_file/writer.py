@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.errors import OutputFailed
+from ...schemas.output_lock import OutputLock
 from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, TraceHeader, arrow_schema, parquet_options
-from ..engines.base import Rows
-from .lock import OutputLock
+from .rows import Rows
 from .rows_table import SequenceInfo, table_of
 
 __all__ = ["SequenceInfo", "TraceWriter"]

@@ -15,10 +15,10 @@ from fakes.failing_server import Json, Send
 from fakes.inference import Vllm
 from fakes.tapping import ALONE
 from fakes.toy_model import TOY
-from rip.replay.row_summaries.reference import RowSummaries
 from rip.replay.row_summaries.row_hash import ROW_HASH_NAME
 from rip.replay.row_summaries.sketch import SKETCH_NAME
-from rip.replay.vllm_tap.parts import (
+from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.vllm_tap.files.part import (
     ROW_FIELDS,
     SITES,
     STATE,
@@ -27,7 +27,7 @@ from rip.replay.vllm_tap.parts import (
     TappedRequest,
     write_part,
 )
-from rip.replay.vllm_tap.rank_folder import _boot_id
+from rip.replay.vllm_tap.worker.rank_writer import _boot_id
 from rip.schemas.trace import Site
 
 LABELS = ("embed_tokens", "norm")

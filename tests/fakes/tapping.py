@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from fakes.vllm_runner import FirstRunner
-from rip.replay.vllm_tap.merge import TapFolder
-from rip.replay.vllm_tap.recorder import Recorder
-from rip.replay.vllm_tap.settings import TapSettings
-from rip.replay.vllm_tap.worker import observe
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker.recorder import Recorder
+from rip.replay.vllm_tap.worker.settings import TapSettings
+from rip.replay.vllm_tap.worker.start import observe
 
 ALONE = {"rank": 0, "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dp_rank": 0, "dp_size": 1}
 FACTS = {"instance": "engine-1", "model": "small", "vllm": "0.32.0"}

@@ -11,7 +11,7 @@ import torch
 from fakes.replaying import planned, run_one
 from rip.diverge.op_comparison.find import zoom
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.op_recording.run import run_side
+from rip.replay.op_recording.rerun import run_side
 from rip.replay.request.batches import Batch
 from rip.schemas.rerun import Ask, SideRun
 from rip.schemas.zoom import Zoom

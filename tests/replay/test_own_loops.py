@@ -11,7 +11,7 @@ from fakes.own_programs import PROMPT, Trace, Uncached, example, plainly
 from fakes.plain_hooks import reference_hash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rip.replay.own_programs.sequences import FedSequence
+from rip.replay.own_programs.fed_sequences import FedSequence
 from rip.schemas.errors import BadInput
 from torch import nn
 

@@ -23,13 +23,13 @@ from fakes.vllm_runner import (
     new_request,
     small_model,
 )
-from rip.replay.row_summaries.device import Pending
-from rip.replay.row_summaries.distribution import top_k_of_rows
-from rip.replay.row_summaries.reference import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.gpu_queue import Pending
 from rip.replay.row_summaries.row_hash import hash_rows_reference
+from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.token_distribution import top_k_of_rows
 from rip.replay.tap_trace import trace_from_tap
-from rip.replay.vllm_tap.merge import TapFolder, TappedRows
-from rip.replay.vllm_tap.rows import RepeatedSteps, Segment
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder, TappedRows
+from rip.replay.vllm_tap.worker.step_summaries import RepeatedSteps, Segment
 from rip.schemas.errors import EngineFailed, OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
@@ -310,8 +310,8 @@ def test_a_step_with_more_rows_than_the_block_is_whole(
     model = small_model()
     down = watch(model, "model.layers.1.mlp.down_proj")
     runner = kind(model)
-    monkeypatch.setattr("rip.replay.vllm_tap.recorder.LEAST_ROWS", 16)  # a long prompt does not fit
-    monkeypatch.setattr("rip.replay.vllm_tap.recorder.PENDING_BYTES", 0)
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.recorder.LEAST_ROWS", 16)  # a long prompt does not fit
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.recorder.PENDING_BYTES", 0)
     tapped(runner, tmp_path)
     down.clear()
     runner.tokens = {"a": list(range(1, 41)), "b": [1, 2]}

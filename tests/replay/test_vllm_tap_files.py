@@ -19,12 +19,12 @@ from fakes.tapping import FACTS, ready, tapped
 from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.reference import RowSummaries
-from rip.replay.vllm_tap import rank_folder
-from rip.replay.vllm_tap.merge import TapFolder
-from rip.replay.vllm_tap.part_reader import BrokenPart, read_index, read_part
-from rip.replay.vllm_tap.parts import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
-from rip.replay.vllm_tap.settings import TapSettings
+from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
+from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker import rank_writer
+from rip.replay.vllm_tap.worker.settings import TapSettings
 from rip.schemas.errors import EngineFailed
 
 
@@ -166,7 +166,7 @@ def test_a_full_disk_ends_the_observation_and_nothing_else(
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rank_folder, "write_part", no_space)
+    monkeypatch.setattr(rank_writer, "write_part", no_space)
     runner = serve(tmp_path)
     taps = ready(tmp_path)
     same_answer(runner)
@@ -207,7 +207,7 @@ def test_an_error_in_a_tap_ends_the_observation_and_nothing_else(
     def broken(*_: object) -> None:
         raise RuntimeError("the kernel is gone")
 
-    monkeypatch.setattr("rip.replay.vllm_tap.rows.RepeatedSteps.see", broken)
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.step_summaries.RepeatedSteps.see", broken)
     runner.step({}, finished_req_ids=set())
     runner.tokens["b"] = [1, 2]
     runner.step({"b": 2}, scheduled_new_reqs=[new_request("b")])

@@ -14,13 +14,13 @@ from fakes.traces import header
 from fakes.zooming import PROMPT, Zooming
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.op_recording import ops as recording
-from rip.replay.op_recording import site_rows
-from rip.replay.op_recording.engine import ZoomingEngine
-from rip.replay.op_recording.location import place_of
-from rip.replay.op_recording.ops import raw_bits
-from rip.replay.op_recording.run import run_side
-from rip.replay.op_recording.store import read_ops, write_ops, zoom_path
+from rip.replay.op_recording import op_recorder as recording
+from rip.replay.op_recording import row_patching
+from rip.replay.op_recording.op_recorder import raw_bits
+from rip.replay.op_recording.ops_file import read_ops, write_ops, zoom_path
+from rip.replay.op_recording.pass_location import place_of
+from rip.replay.op_recording.recording_engine import ZoomingEngine
+from rip.replay.op_recording.rerun import run_side
 from rip.replay.request.batches import Batch
 from rip.schemas.errors import BadInput, RipError
 from rip.schemas.rerun import Ask
@@ -174,7 +174,7 @@ def test_a_row_put_in_is_what_later_modules_see(sides):
 
 def test_positions_whose_rows_do_not_fit_are_not_kept(sides, monkeypatch):
     whole = sides.run(Ask(keep_from=0)).kept
-    monkeypatch.setattr(site_rows, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(row_patching, "KEPT_BYTES", 20_000)
     kept = sides.run(Ask(keep_from=0)).kept
     assert whole.stop == len(PROMPT) + STEPS - 1
     assert kept.stop < whole.stop

@@ -13,10 +13,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...schemas.rerun import KeptRows, Place
-from ..capture.discovery import UNOBSERVED, Output, tensors_of
+from ..capture.site_discovery import UNOBSERVED, Output, tensors_of
 from ..capture.taps import Taps, standing_in
-from .location import PassPlace
-from .ops import raw_bits
+from .op_recorder import raw_bits
+from .pass_location import PassPlace
 
 KEPT_BYTES = 2 << 30
 """Whole rows that are kept of a run, in all."""

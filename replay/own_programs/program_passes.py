@@ -11,13 +11,13 @@ from pathlib import Path
 
 from ...schemas.errors import BadInput
 from ...schemas.trace import TraceHeader
-from ..capture.discovery import Axes
-from ..capture.passes import Segment, StepBlock
+from ..capture.observed_passes import Segment, StepBlock
+from ..capture.site_discovery import Axes
 from ..capture.taps import Taps
-from ..row_summaries.reference import RowSummaries
+from ..row_summaries.summaries import RowSummaries
 from ..trace_file.writer import TraceWriter
-from .header import HeaderOfProgram
-from .sequences import FedSequence, Placed
+from .fed_sequences import FedSequence, Placed
+from .program_header import HeaderOfProgram
 
 BLOCK = 64
 """Rows of a sequence that are handed over together; a killed program loses them and the writer's buffer."""

@@ -13,8 +13,8 @@ from enum import Enum
 
 import torch
 
-from ..row_summaries.device import Pending, RepeatedOnDevice
-from ..row_summaries.reference import RowSummaries
+from ..row_summaries.gpu_queue import Pending, RepeatedOnDevice
+from ..row_summaries.summaries import RowSummaries
 from ..row_summaries.summarise import RepeatedRows, summarise_tensor
 
 

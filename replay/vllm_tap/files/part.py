@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schemas.files import replace_file
-from ..row_summaries.reference import RowSummaries
+from ....schemas.files import replace_file
+from ...row_summaries.summaries import RowSummaries
 
 MAGIC = b"RIPTAP1\n"
 BEGIN_BYTES = 24

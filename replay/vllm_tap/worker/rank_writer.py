@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .parts import PART, SITES, STATE, Part, make_private, padded_state, write_part, write_private
+from ..files.part import PART, SITES, STATE, Part, make_private, padded_state, write_part, write_private
 
 MOST_WAITING_BYTES = 512 << 20
 """Parts that may wait for the disk. More would take the memory that serving needs."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...schemas.errors import EngineFailed
-from ...schemas.trace import Site
-from .join import TappedRows, joined, last_rows, one_table
+from ....schemas.errors import EngineFailed
+from ....schemas.trace import Site
+from .join_ranks import TappedRows, joined, last_rows, one_table
 from .rank_files import KeyRows, RankFiles, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]

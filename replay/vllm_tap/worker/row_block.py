@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..row_summaries.device import Pending
-from ..row_summaries.reference import RowSummaries
-from .distribution import LogitsStore, collect
-from .parts import ROW_FIELDS, SUMMARIES, Part, TappedRequest
-from .rows import NOBODY, RepeatedSteps
+from ...row_summaries.gpu_queue import Pending
+from ...row_summaries.summaries import RowSummaries
+from ..files.part import ROW_FIELDS, SUMMARIES, Part, TappedRequest
+from .kept_logits import LogitsStore, collect
 from .step import Step
+from .step_summaries import NOBODY, RepeatedSteps
 
 SUMMARY_BYTES = 88
 """Of one row at one site."""

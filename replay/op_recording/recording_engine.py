@@ -11,11 +11,12 @@ from ...schemas.errors import BadInput
 from ...schemas.rerun import Op, OpTrace
 from ...schemas.trace import Mode, TraceHeader
 from ...schemas.zoom import ZoomHeader, ZoomPass
-from ..engines.base import Finished, Rows
+from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
-from .ops import ModuleStack
-from .run import PassOps
+from ..trace_file.rows import Rows
+from .op_recorder import ModuleStack
+from .rerun import PassOps
 
 
 def check_reached(position: int, longest: int) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..engines.base import TopK
-from ..row_summaries.distribution import top_k_of_rows
-from ..row_summaries.reference import RowSummaries
-from ..row_summaries.summarise import summarise_tensor
-from .parts import Distributions
+from ...row_summaries.summaries import RowSummaries
+from ...row_summaries.summarise import summarise_tensor
+from ...row_summaries.token_distribution import TopK, top_k_of_rows
+from ..files.part import Distributions
 
 STORE_BYTES = 24 << 20
 """Logits that a block of rows can keep without asking for more memory."""

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schemas.trace import Site
-from ..engines.base import ExecutionShape, TopK
-from ..row_summaries.reference import RowSummaries
-from .parts import ROW_FIELDS, SUMMARIES, Distributions, Part
+from ....schemas.trace import Site
+from ...row_summaries.summaries import RowSummaries
+from ...row_summaries.token_distribution import TopK
+from ...trace_file.rows import ExecutionShape
+from ..files.part import ROW_FIELDS, SUMMARIES, Distributions, Part
 from .rank_files import RankFiles
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from ...schemas.errors import BadInput, OutputFailed
 from ...schemas.trace import PARTS_SUFFIX
 from ..capture.taps import is_compiled
-from .sequences import PADDING
+from .fed_sequences import PADDING
 
 _MOST = 2**31 - 1
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.trace import Site
-from .naming import Call, Naming
-from .rows import Columns
+from ....schemas.trace import Site
+from .site_names import Call, Naming
+from .step_summaries import Columns
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
-from ..capture.discovery import some_of
+from ..capture.site_discovery import some_of
 from ..capture.taps import Taps
-from ..engines.base import Rows
 from ..row_summaries.row_hash import ROW_HASH_NAME
 from ..row_summaries.sketch import SKETCH_NAME
-from .sequences import FedSequence
+from ..trace_file.rows import Rows
+from .fed_sequences import FedSequence
 
 Prompt = torch.Tensor | Sequence[int] | Sequence[Sequence[int]] | None
 

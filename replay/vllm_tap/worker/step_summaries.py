@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..row_summaries.device import Pending
-from ..row_summaries.reference import RowSummaries
-from ..row_summaries.summarise import ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT, Work, summarise_tensor
+from ...row_summaries.gpu_queue import Pending
+from ...row_summaries.summaries import RowSummaries
+from ...row_summaries.summarise import ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT, Work, summarise_tensor
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...schemas.trace import SKETCH_SIZE
-from ..row_summaries.reference import RowSummaries
-from .parts import (
+from ....schemas.trace import SKETCH_SIZE
+from ...row_summaries.summaries import RowSummaries
+from .part import (
     BEGIN_BYTES,
     DISTRIBUTIONS,
     MAGIC,

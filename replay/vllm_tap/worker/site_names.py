@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...schemas.trace import Site
-from ..capture.discovery import ATTENTION_OUTPUT
-from ..capture.taps import canonical_name
+from ....schemas.trace import Site
+from ...capture.site_discovery import ATTENTION_OUTPUT
+from ...capture.taps import canonical_name
 
 if TYPE_CHECKING:
     import torch

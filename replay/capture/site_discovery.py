@@ -15,9 +15,9 @@ from torch import nn
 
 from ...schemas.errors import BadInput
 from ...schemas.trace import Site
-from ..row_summaries.reference import RowSummaries
+from ..row_summaries.summaries import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
-from .passes import Layout, RowShape, layout_of
+from .observed_passes import Layout, RowShape, layout_of
 
 ATTENTION_OUTPUT = "attn"
 """Part name of the attention output before its projection (the input of o_proj)."""

@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...schemas.trace import Site
-from ..row_summaries.row_hash import ROW_HASH_NAME
-from ..row_summaries.sketch import SKETCH_NAME
-from ..row_summaries.summarise import prepare_kernel
-from .naming import canonical_path
-from .rank_folder import RankFolder
+from ....schemas.trace import Site
+from ...row_summaries.row_hash import ROW_HASH_NAME
+from ...row_summaries.sketch import SKETCH_NAME
+from ...row_summaries.summarise import prepare_kernel
+from .find_sites import Discovery, find_sites
+from .model_runners import observe_runner
+from .module_taps import ModuleTaps
+from .rank_writer import RankFolder
 from .recorder import Recorder
-from .rows import Columns
-from .runners import observe_runner
 from .settings import TapSettings
-from .sites import Discovery, find_sites
-from .taps import ModuleTaps
+from .site_names import canonical_path
+from .step_summaries import Columns
 
 PROBE_TOKENS = 11
 """Tokens of the dummy pass that shows the sites: no model has an axis of 11."""

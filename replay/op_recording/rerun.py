@@ -13,12 +13,13 @@ from ...schemas.errors import BadInput
 from ...schemas.rerun import Ask, OpTrace, SideRun
 from ...schemas.trace import Mode
 from ..capture.taps import standing_in
-from ..engines.base import Finished, Rows
+from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
-from .location import PassPlace, place_of
-from .ops import ModuleStack, OpRecorder, kernel_hints
-from .site_rows import SiteRows
+from ..trace_file.rows import Rows
+from .op_recorder import ModuleStack, OpRecorder, kernel_hints
+from .pass_location import PassPlace, place_of
+from .row_patching import SiteRows
 
 
 def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, ask: Ask) -> SideRun:

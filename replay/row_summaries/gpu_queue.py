@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .reference import RowSummaries, as_rows, no_room, summarise_by_reference
 from .slots import ABSMAX_HALF, L2_HALF, SKETCH_HALF, SLOT_WORDS
+from .summaries import RowSummaries, as_rows, no_room, summarise_by_reference
 
 if TYPE_CHECKING:
     from .gpu_kernels import Launch

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .parts import ROW_FIELDS
-from .rows import NOBODY, Segment, StepInputs
+from ..files.part import ROW_FIELDS
+from .step_summaries import NOBODY, Segment, StepInputs
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Self
 
-from ...schemas.errors import OutputFailed
-from ...schemas.trace import PARTS_SUFFIX
+from .errors import OutputFailed
+from .trace import PARTS_SUFFIX
 
 
 class OutputLock:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .rows import StepInputs
+from .step_summaries import StepInputs
 
 if TYPE_CHECKING:
     import torch

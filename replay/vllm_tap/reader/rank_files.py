@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...schemas.trace import Site
-from .part_reader import BrokenPart, PartIndex, read_index, read_part
-from .parts import SITES, STATE, Part, TappedRequest
-from .rank_folder import in_order, is_alive
+from ....schemas.trace import Site
+from ..files.part import SITES, STATE, Part, TappedRequest
+from ..files.part_file import BrokenPart, PartIndex, read_index, read_part
+from ..worker.rank_writer import in_order, is_alive
 
 PLACE = ("tp_rank", "tp_size", "pp_rank", "pp_size", "dp_rank", "dp_size")
 

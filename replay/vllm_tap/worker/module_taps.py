@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .rows import Columns
-from .sites import Source
+from .find_sites import Source
+from .step_summaries import Columns
 
 See = Callable[[int, torch.Tensor, Columns], None]
 """Called with a source's number, its tensor, and the sites in its rows."""

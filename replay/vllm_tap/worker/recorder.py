@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .block import SUMMARY_BYTES, RowBlock
-from .parts import TappedRequest
-from .rank_folder import RankFolder
-from .rows import NOBODY, Columns, StepInputs, segments_of, summarise_columns
-from .runners import new_requests
+from ..files.part import TappedRequest
+from .find_sites import Discovery
+from .model_runners import new_requests
+from .module_taps import ModuleTaps
+from .rank_writer import RankFolder
+from .row_block import SUMMARY_BYTES, RowBlock
 from .settings import TapSettings
-from .sites import Discovery
 from .step import Step
-from .taps import ModuleTaps
+from .step_summaries import NOBODY, Columns, StepInputs, segments_of, summarise_columns
 
 PENDING_BYTES = 8 << 20
 """Summaries kept in memory before they are written."""
