@@ -15,7 +15,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from rip.replay.capture.taps import Segment, StepBlock, Taps
+from rip.replay.capture.observed_passes import Segment, StepBlock
+from rip.replay.capture.taps import Taps
 from rip.replay.row_summaries.summaries import RowSummaries
 
 COARSE = r"layers\.\d+(\.self_attn|\.mlp)?$"

@@ -7,9 +7,10 @@ Axes: B sequences, T columns of the pass, W elements of a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,16 +18,11 @@ from ...schemas.errors import BadInput
 from ...schemas.trace import Site
 from ..row_summaries.summaries import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
-from .observed_passes import Layout, RowShape, layout_of
-
-ATTENTION_OUTPUT = "attn"
-"""Part name of the attention output before its projection (the input of o_proj)."""
+from .modules import ATTENTION_OUTPUT, Output, tensors_of
+from .row_layout import Layout, RowShape, layout_of
 
 EXPERTS = "experts"
 """What models call the group of experts behind a router."""
-
-Output = int | str
-"""Which of a module's outputs: its index in the returned tuple, or its key in the returned dict."""
 
 INPUT = -1
 """In place of an output: the first input of the attention's output projection."""
@@ -41,7 +37,7 @@ Span = tuple[int, int, int]
 """(batch row, first column, number of columns): the rows of one sequence in a pass."""
 
 
-class Discovery:
+class SiteDiscovery:
     """Sites as one pass of B sequences × T tokens shows them, in execution order.
 
     Args:
@@ -127,19 +123,19 @@ class Discovery:
         """A new site's tensor; a probe's values are nobody's."""
 
 
-class FirstPass(Discovery):
+class FirstPass(SiteDiscovery):
     """The first pass of a program that is not ours: it is recorded while it shows the sites.
 
     A model may carry a state (a KV cache), so no probe can be run on it; and the sizes of this pass are the
-    program's choice, so two axes may be equally long. What cannot be told apart then is refused by `check`,
-    unless the program's axes were stated.
+    program's choice, so two axes may be equally long. `check` refuses such an ambiguous output, unless the
+    program's axes were stated.
 
     Args:
-        wanted: As for `Discovery`.
+        wanted: As for `SiteDiscovery`.
         batch: B.
         tokens: T.
         spans: The rows to record.
-        model: Its parameters tell which numbers are widths.
+        model: The sizes of its parameters are the widths of rows.
         axes: How the program lays out its tensors, where it was stated.
     """
 
@@ -157,19 +153,19 @@ class FirstPass(Discovery):
         self._widths = _widths(model) if tokens > 1 else frozenset()
         self._doubtful: list[str] = []
         self._columns: list[RowSummaries] = []
-        """For each site [rows of all spans, 1]."""
+        """For each site the summaries of all spans' rows [rows, 1]."""
 
     def check(self) -> None:
         """Refuse to guess.
 
         Raises:
-            BadInput: Some outputs have rows for each token, but on which axis cannot be told.
+            BadInput: Some outputs have two axes that may count the tokens.
         """
         if not self._doubtful:
             return
         raise BadInput(
             f"the first forward pass fed {self.batch} × {self.tokens} tokens, and {len(self._doubtful)} "
-            f"outputs have two axes of {self.tokens}: which one counts tokens cannot be told "
+            f"outputs have two axes of {self.tokens}: which one counts tokens is ambiguous "
             f"({some_of(self._doubtful)})",
             "state it, axes='batch-first' for [batch, tokens, …] or axes='time-first' for "
             "[tokens, batch, …], or begin with another number of tokens",
@@ -177,24 +173,11 @@ class FirstPass(Discovery):
 
     def summaries(self) -> list[RowSummaries]:
         """What was recorded: for each span its rows [count, sites]."""
-        import numpy as np
-
-        count = sum(count for _, _, count in self._spans)
-        whole = RowSummaries(
-            *(
-                np.concatenate([getattr(column, name) for column in self._columns], axis=1)
-                for name in ("row_hash", "l2", "absmax", "sketch")
-            )
-        )
-        assert len(whole.l2) == count
-        found, first = [], 0
-        for _, _, count in self._spans:
-            here = slice(first, first + count)
-            found.append(
-                RowSummaries(whole.row_hash[here], whole.l2[here], whole.absmax[here], whole.sketch[here])
-            )
-            first += count
-        return found
+        whole = RowSummaries.concatenate(self._columns, axis=1)
+        ends = np.cumsum([count for _, _, count in self._spans])
+        return [
+            whole.at(slice(end - count, end)) for end, (_, _, count) in zip(ends, self._spans, strict=True)
+        ]
 
     def _layout(self, tensor: torch.Tensor) -> Layout | None:
         if not self._is_doubtful(tensor):
@@ -238,17 +221,6 @@ class FirstPass(Discovery):
                 summarise_tensor(rows_BTW[row, first : first + count], column, first_row, 0)
             first_row += count
         self._columns.append(column)
-
-
-def tensors_of(output: object) -> list[tuple[Output, torch.Tensor]]:
-    """The tensors a module returned, each with its index in the returned tuple or its key in the dict."""
-    if isinstance(output, torch.Tensor):
-        return [(0, output)]
-    if isinstance(output, Mapping):
-        return [(str(key), item) for key, item in output.items() if isinstance(item, torch.Tensor)]
-    if not isinstance(output, tuple | list):
-        return []
-    return [(index, item) for index, item in enumerate(output) if isinstance(item, torch.Tensor)]
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...schemas.rerun import Op, OpTensor
-from ..capture.taps import canonical_name, standing_in
+from ..capture.modules import canonical_name, replace_calls
 
 KEPT_BYTES = 512 << 20
 """Tensors kept of one pass, in all; beyond it only digests are."""
@@ -50,7 +50,7 @@ class ModuleStack:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Inside this context `current` is known."""
-        with standing_in({module: self._stand_in(name) for module, name in self._names.items()}):
+        with replace_calls({module: self._stand_in(name) for module, name in self._names.items()}):
             yield
 
     def _stand_in(self, name: str) -> Callable[[Call], Call]:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...schemas.errors import BadInput
 from ...schemas.rerun import Ask, OpTrace, SideRun
 from ...schemas.trace import Mode
-from ..capture.taps import standing_in
+from ..capture.modules import replace_calls
 from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
@@ -117,7 +117,7 @@ class PassOps:
         with ExitStack() as stack:
             if self._position is not None:
                 stack.enter_context(self._stack.followed())
-            stack.enter_context(standing_in({self._model: stand_in}))
+            stack.enter_context(replace_calls({self._model: stand_in}))
             yield
 
     def _recorded(
@@ -126,7 +126,7 @@ class PassOps:
         assert self._position is not None
         self._stack.begin()
         recorder = OpRecorder(self._model, self._base, self._stack, self._scope)
-        with recorder, self._taps.aside(_disable_current_modes):
+        with recorder, self._taps.observe_within(_disable_current_modes):
             output = call(*args, **kwargs)
         self.left_out += recorder.left_out
         ops, hints = tuple(recorder.ops), kernel_hints()

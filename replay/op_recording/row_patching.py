@@ -13,8 +13,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...schemas.rerun import KeptRows, Place
-from ..capture.site_discovery import UNOBSERVED, Output, tensors_of
-from ..capture.taps import Taps, standing_in
+from ..capture.modules import Output, replace_calls, tensors_of
+from ..capture.site_discovery import UNOBSERVED
+from ..capture.taps import Taps
 from .op_recorder import raw_bits
 from .pass_location import PassPlace
 
@@ -53,11 +54,11 @@ class SiteRows:
             yield
             return
         inputs, outputs = self._taps.observed()
-        stand_ins = {
+        replacements = {
             module: self._stand_in(inputs.get(module), outputs.get(module, {}))
             for module in {**inputs, **outputs}
         }
-        with standing_in(stand_ins):
+        with replace_calls(replacements):
             yield
 
     def begin(self, place: PassPlace | None) -> None:

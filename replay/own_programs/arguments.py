@@ -11,7 +11,7 @@ from torch import nn
 
 from ...schemas.errors import BadInput, OutputFailed
 from ...schemas.trace import PARTS_SUFFIX
-from ..capture.taps import is_compiled
+from ..capture.modules import is_compiled
 from .fed_sequences import PADDING
 
 _MOST = 2**31 - 1

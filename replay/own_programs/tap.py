@@ -19,8 +19,9 @@ from torch import nn
 
 from ...schemas.errors import BadInput, RipError
 from ...schemas.fingerprint import Fingerprint
+from ..capture.modules import replace_calls
 from ..capture.site_discovery import Axes
-from ..capture.taps import Taps, standing_in
+from ..capture.taps import Taps
 from .arguments import are_ids, check_model, check_output, matrix, positions_like, site_pattern
 from .program_header import HeaderOfProgram, Prompt
 from .program_passes import Passes
@@ -91,7 +92,7 @@ class Tap:
         self._started = 0.0
 
     def __enter__(self) -> Self:
-        self._on.enter_context(standing_in({self._model: self._as_a_pass}))
+        self._on.enter_context(replace_calls({self._model: self._as_a_pass}))
         self._on.callback(self._passes.detach)
         self._state, self._started = "open", time.perf_counter()
         return self

@@ -1,6 +1,6 @@
 """Summaries that a GPU computes: where they lie in its memory, and how they reach the CPU once, late.
 
-It knows slots, copies and which kernel may be trusted; the kernel itself is in `triton_kernels.py`.
+It knows slots, copies and which kernel may be trusted; the kernel itself is in `gpu_kernels.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .slots import ABSMAX_HALF, L2_HALF, SKETCH_HALF, SLOT_WORDS
-from .summaries import RowSummaries, as_rows, no_room, summarise_by_reference
+from .summaries import (
+    ABSMAX_HALF,
+    L2_HALF,
+    SKETCH_HALF,
+    SLOT_WORDS,
+    RowSummaries,
+    as_rows,
+    no_room,
+    summarise_by_reference,
+)
 
 if TYPE_CHECKING:
     from .gpu_kernels import Launch
@@ -39,7 +47,7 @@ class Landing:
     """Slots on their way to the CPU."""
 
     def __init__(self, slots: torch.Tensor) -> None:
-        """Start the copy of int64[positions, sites, 11], behind everything that its stream has been told."""
+        """Start the copy of int64[positions, sites, 11], behind everything that its stream holds already."""
         self._copied: torch.cuda.Event | None = None
         if not slots.is_cuda:
             self._words = slots.clone()
@@ -84,7 +92,7 @@ def summarise_on_device(
 
 @functools.cache
 def doubt_about(device: torch.device, dtype: torch.dtype) -> str:
-    """Let the kernel prove itself on rows whose summaries are known: seconds, once for device and dtype.
+    """Run the kernel on rows whose summaries are known: seconds, once for each device and dtype.
 
     Returns:
         Nothing if it gives the reference's bits, else why it cannot be used.
@@ -112,7 +120,7 @@ def doubt_about(device: torch.device, dtype: torch.dtype) -> str:
         except Exception as error:  # whatever a compiler or a driver raises, the CPU can do the work instead
             return f"the Triton kernel does not run: {type(error).__name__}: {error}".splitlines()[0]
         if not expected.same_bits(actual):
-            return f"the Triton kernel gives other summaries of {dtype} rows than the reference"
+            return f"the Triton kernel gives summaries of {dtype} rows that differ from the reference"
     return ""
 
 
@@ -168,9 +176,9 @@ class Pending:
 
     def settle(self) -> None:
         """Wait for what was enqueued since the last call, and write it where it belongs."""
-        owing = [mirror for mirror in self._mirrors.values() if mirror.written.any()]
-        landings = [mirror.start() for mirror in owing]  # all copies run before the first is waited for
-        for mirror, (rows, landing) in zip(owing, landings, strict=True):
+        unsettled = [mirror for mirror in self._mirrors.values() if mirror.written.any()]
+        landings = [mirror.start() for mirror in unsettled]  # all copies run before the first is waited for
+        for mirror, (rows, landing) in zip(unsettled, landings, strict=True):
             mirror.finish(rows, landing)
 
 
@@ -193,10 +201,8 @@ class _Mirror:
     def finish(self, rows: slice, landing: Landing) -> None:
         """Wait, and write."""
         found, written, out = landing.wait(), self.written[rows], self._out
-        np.copyto(out.row_hash[rows], found.row_hash, where=written[..., None])
-        np.copyto(out.l2[rows], found.l2, where=written)
-        np.copyto(out.absmax[rows], found.absmax, where=written)
-        np.copyto(out.sketch[rows], found.sketch, where=written[..., None])
+        for array, new in zip(out.at(rows).arrays(), found.arrays(), strict=True):
+            np.copyto(array, new, where=written.reshape(written.shape + (1,) * (array.ndim - 2)))
         self.written[:] = False
 
 
@@ -208,7 +214,7 @@ class RepeatedOnDevice:
         self._pending = Pending()
         self._known: dict[int, tuple[torch.Size, torch.dtype, torch.device, Launch]] = {}
 
-    def see(self, site: int, tensor: torch.Tensor, width: int, first_position: int, times: int) -> bool:
+    def summarise(self, site: int, tensor: torch.Tensor, width: int, first_position: int, times: int) -> bool:
         """Enqueue the rows of one tensor: `width` elements each, or one row for `times` positions.
 
         Returns:

@@ -1,11 +1,15 @@
-"""What is kept of rows (row hash, L2, absmax, sketch), and the numpy code that defines it for a tensor."""
+"""What is kept of rows (row hash, L2, absmax, sketch), how it lies in memory, and the slow way to make it.
+
+The definitions stand in `row_hash.py` and `sketch.py`; every kernel gives what `summarise_by_reference` gives.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +23,11 @@ if TYPE_CHECKING:
 
 CACHE_LINE = 64
 """Bytes."""
+
+SLOT_BYTES, SLOT_WORDS, SLOT_HALVES = 88, 11, 22
+"""On a GPU one row's summaries lie together in a slot: int64[11], or 32-bit halves of them."""
+L2_HALF, ABSMAX_HALF, SKETCH_HALF = 4, 5, 6
+"""Which 32-bit half of a slot begins what; the row hash comes first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +50,13 @@ class RowSummaries:
         Raises:
             ValueError: They are views with gaps, which can be read but not written to by the kernel.
         """
-        arrays = (self.row_hash, self.l2, self.absmax, self.sketch)
-        if not all(array.flags.c_contiguous for array in arrays):
+        if not all(array.flags.c_contiguous for array in self.arrays()):
             raise ValueError("summaries can only be written into contiguous arrays")
-        return tuple(array.ctypes.data for array in arrays)
+        return tuple(array.ctypes.data for array in self.arrays())
 
     @classmethod
     def empty(cls, positions: int, sites: int) -> RowSummaries:
-        """Room for `positions × sites` rows (88 bytes each), all 0."""
+        """Room for `positions × sites` rows (SLOT_BYTES each), all 0."""
         shape = (positions, sites)
         return cls(
             np.zeros((*shape, 2), np.uint64),
@@ -57,15 +65,37 @@ class RowSummaries:
             _aligned_zeros((*shape, SKETCH_SIZE)),
         )
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[RowSummaries], axis: Literal[0, 1] = 0) -> RowSummaries:
+        """Some summaries one after the other, copied.
+
+        Args:
+            parts: At least one.
+            axis: 0 joins positions, 1 joins sites.
+        """
+        return cls(*(np.concatenate(arrays, axis) for arrays in zip(*map(cls.arrays, parts), strict=True)))
+
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """`row_hash`, `l2`, `absmax` and `sketch`."""
+        return self.row_hash, self.l2, self.absmax, self.sketch
+
+    def at(self, positions: slice | npt.NDArray[Any]) -> RowSummaries:
+        """The rows at some positions: views for a slice, copies for indices and masks."""
+        return RowSummaries(*(array[positions] for array in self.arrays()))
+
+    def is_computed(self) -> npt.NDArray[np.bool_]:
+        """Which rows were written: bool[positions, sites]. No row that was has 16 zero bytes as its hash."""
+        found: npt.NDArray[np.bool_] = self.row_hash.any(axis=-1)
+        return found
+
     def digests(self) -> npt.NDArray[np.void]:
         """The row hashes as 16-byte strings: void16[positions, sites], a view."""
         return digests(self.row_hash)
 
     def same_bits(self, other: RowSummaries) -> bool:
         """Whether everything is equal to the bit: a NaN equals itself, and −0 is not 0."""
-        arrays = ((self.row_hash, other.row_hash), (self.l2, other.l2), (self.absmax, other.absmax),
-                  (self.sketch, other.sketch))  # fmt: skip
-        return all(mine.tobytes() == theirs.tobytes() for mine, theirs in arrays)
+        pairs = zip(self.arrays(), other.arrays(), strict=True)
+        return all(mine.tobytes() == theirs.tobytes() for mine, theirs in pairs)
 
 
 def _aligned_zeros(shape: tuple[int, ...]) -> F32:

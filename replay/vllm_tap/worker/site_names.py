@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....schemas.trace import Site
-from ...capture.site_discovery import ATTENTION_OUTPUT
-from ...capture.taps import canonical_name
+from ...capture.modules import ATTENTION_OUTPUT, canonical_name
 
 if TYPE_CHECKING:
     import torch
