@@ -1,4 +1,4 @@
-"""One writer a trace: a lock beside the output that ends with the process that holds it."""
+"""One writer an output: a lock beside the file that ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .trace import PARTS_SUFFIX
 class OutputLock:
     """The right to write `path`, its parts included, until `release` or the end of the process.
 
-    The file `.NAME.lock` carries it. A dead process leaves that file behind, but not the lock on it.
+    The file `.NAME.lock` carries it. A dead process leaves that file behind, but not the lock on it. filelock
+    would replace `_lock_file` alone (it never removes the file), and takes a tenth of a second to import.
 
     Args:
         path: Final name of the trace.
@@ -29,7 +30,7 @@ class OutputLock:
     def __init__(self, path: Path, force: bool) -> None:
         self._file = path.with_name(f".{path.name}.lock")
         try:
-            self._descriptor: int | None = _locked(self._file)
+            self._descriptor: int | None = _lock_file(self._file)
         except BlockingIOError:
             raise OutputFailed(
                 f"another rip is writing {path}", "choose another name, or wait until that run has ended"
@@ -58,7 +59,7 @@ class OutputLock:
             self.release()
 
     def release(self) -> None:
-        """Give the right up; again is no fault."""
+        """Give the right up. May be called more than once."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # the folder may be gone
                 self._file.unlink(missing_ok=True)  # while it is still locked: the next one sees the change
@@ -66,8 +67,8 @@ class OutputLock:
             self._descriptor = None
 
 
-def _locked(file: Path) -> int:
-    """A descriptor of `file` that holds its lock. BlockingIOError: another one does."""
+def _lock_file(file: Path) -> int:
+    """A descriptor of `file` that holds its lock. BlockingIOError: another process holds it."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from . import columns
 from .base import Document, Real, Record
-from .trace import Column
+from .columns import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,14 +204,5 @@ def arrow_schema() -> pa.Schema:
     """The Arrow schema of `NAME.zoom.parquet`."""
     import pyarrow as pa
 
-    types = {
-        "string": pa.string(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "list<int64>": pa.list_(pa.int64()),
-        "binary[16]?": pa.binary(16),
-        "binary?": pa.binary(),
-    }
-    tensor = pa.struct([pa.field(field.name, types[field.type]) for field in TENSOR_FIELDS])
-    types["list<tensor>"] = pa.list_(tensor)
-    return pa.schema([pa.field(column.name, types[column.type]) for column in COLUMNS])
+    tensor = pa.struct(columns.arrow_schema(TENSOR_FIELDS))
+    return columns.arrow_schema(COLUMNS, {"tensor": tensor})

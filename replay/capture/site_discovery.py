@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -174,10 +175,8 @@ class FirstPass(SiteDiscovery):
     def summaries(self) -> list[RowSummaries]:
         """What was recorded: for each span its rows [count, sites]."""
         whole = RowSummaries.concatenate(self._columns, axis=1)
-        ends = np.cumsum([count for _, _, count in self._spans])
-        return [
-            whole.at(slice(end - count, end)) for end, (_, _, count) in zip(ends, self._spans, strict=True)
-        ]
+        ends = np.cumsum([0, *(count for _, _, count in self._spans)]).tolist()
+        return [whole.at(slice(*rows)) for rows in pairwise(ends)]
 
     def _layout(self, tensor: torch.Tensor) -> Layout | None:
         if not self._is_doubtful(tensor):

@@ -216,7 +216,6 @@ class FedSequence:
         """The pending rows, as they are handed over to the writer."""
         count = self.pending
         first = len(self.tokens) - count
-        parts = self._summaries
         rows = Rows(
             sequence=self.index,
             first_position=first,
@@ -225,12 +224,7 @@ class FedSequence:
             topk=self._topk,
             samplers=[None] * count,
             shapes=self._shapes,
-            summaries=RowSummaries(
-                np.concatenate([part.row_hash for part in parts]),
-                np.concatenate([part.l2 for part in parts]),
-                np.concatenate([part.absmax for part in parts]),
-                np.concatenate([part.sketch for part in parts]),
-            ),
+            summaries=RowSummaries.concatenate(self._summaries),
         )
         self._begin_rows()
         return rows

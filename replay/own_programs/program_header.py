@@ -105,7 +105,7 @@ class HeaderOfProgram:
         """Note which sites gave no row where the model computed the position."""
         assert rows.summaries is not None
         computed = np.array([shape is not None for shape in rows.shapes])
-        absent = (rows.summaries.row_hash[computed] == 0).all(axis=-1).sum(axis=0)
+        absent = (~rows.summaries.is_computed()[computed]).sum(axis=0)
         self._absent = absent if self._absent is None else self._absent + absent
 
     def header(self, taps: Taps, sequences: Sequence[FedSequence]) -> TraceHeader:

@@ -1,6 +1,7 @@
 """What is kept of rows (row hash, L2, absmax, sketch), how it lies in memory, and the slow way to make it.
 
-The definitions stand in `row_hash.py` and `sketch.py`; every kernel gives what `summarise_by_reference` gives.
+The definitions stand in `row_hash.py` and `sketch.py`; every kernel gives what
+`summarise_by_reference` gives.
 """
 
 from __future__ import annotations
@@ -85,8 +86,7 @@ class RowSummaries:
 
     def is_computed(self) -> npt.NDArray[np.bool_]:
         """Which rows were written: bool[positions, sites]. No row that was has 16 zero bytes as its hash."""
-        found: npt.NDArray[np.bool_] = self.row_hash.any(axis=-1)
-        return found
+        return np.asarray(self.row_hash.any(axis=-1))
 
     def digests(self) -> npt.NDArray[np.void]:
         """The row hashes as 16-byte strings: void16[positions, sites], a view."""
