@@ -102,12 +102,12 @@ def refuse_unreached(
 def zooming_on(
     engine: Any, aim: Aim, envelopes: Sequence[Envelope], mode: str, forced: tuple[Golden, Path] | None
 ) -> Any:
-    """The engine, recording ops while it runs: a `ZoomingEngine`, which is whatever the engine is.
+    """The engine, recording ops while it runs: a `OpRecordingEngine`, which is whatever the engine is.
 
     Raises:
         BadInput: No request gets to the position, or no module of the model matches.
     """
-    from ..replay.op_recording.recording_engine import ZoomingEngine, check_modules, check_reached
+    from ..replay.op_recording.recording_engine import OpRecordingEngine, check_modules, check_reached
     from ..replay.request.findings import Findings
     from ..replay.request.resolve import requested
 
@@ -122,7 +122,7 @@ def zooming_on(
         lengths.append(len(asked.prompt) + most)
     check_reached(aim.position, max(lengths))
     check_modules(engine, aim.scope, aim.said)
-    return ZoomingEngine(engine, aim.position, aim.scope)
+    return OpRecordingEngine(engine, aim.position, aim.scope)
 
 
 def keep_ops(zooming: Any, result: Result, console: Console) -> None:

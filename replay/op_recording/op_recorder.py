@@ -1,6 +1,6 @@
-"""Recording dispatched ops: what each took and gave, hashed, with the module it ran in.
+"""Recording dispatched ops: the inputs and outputs of each, hashed, with the module it ran in.
 
-It knows torch's dispatcher and tensors; which pass is recorded is run.py's choice.
+It knows torch's dispatcher and tensors; which pass is recorded is the choice of rerun.py.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...schemas.rerun import Op, OpTensor
+from ...schemas.recorded_ops import Op, OpTensor
 from ..capture.modules import canonical_name, replace_calls
 
 KEPT_BYTES = 512 << 20
 """Tensors kept of one pass, in all; beyond it only digests are."""
 _UNDEFINED = re.compile(r"aten\.(new_)?empty")
-"""Ops that give memory as it is: what lies there says nothing."""
-_SHOWN = 160
+"""Ops that return uninitialised memory."""
+_MOST_TEXT = 160
 """Characters of an op's arguments."""
 
 Call = Callable[..., Any]
 
 
 class ModuleStack:
-    """Which module is running, kept by stand-ins of the modules' calls.
+    """Which module is running, followed by replacing the modules' calls.
 
     Args:
         model: The model.
@@ -50,10 +50,10 @@ class ModuleStack:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Inside this context `current` is known."""
-        with replace_calls({module: self._stand_in(name) for module, name in self._names.items()}):
+        with replace_calls({module: self._replacement(name) for module, name in self._names.items()}):
             yield
 
-    def _stand_in(self, name: str) -> Callable[[Call], Call]:
+    def _replacement(self, name: str) -> Callable[[Call], Call]:
         def of(call: Call) -> Call:
             def followed(*args: Any, **kwargs: Any) -> Any:
                 times = self._calls[name] = self._calls.get(name, -1) + 1
@@ -89,7 +89,7 @@ class OpRecorder(TorchDispatchMode):
     Args:
         model: Whose parameters and buffers are named.
         base: The module whose path is stripped from names.
-        stack: Tells which module runs.
+        stack: Knows which module runs.
         scope: Pattern for module paths; ops elsewhere only count.
     """
 
@@ -118,10 +118,10 @@ class OpRecorder(TorchDispatchMode):
         index, self._count = self._count, self._count + 1
         wanted = self._scope.search(module) is not None
         if wanted:
-            given = _named_arguments(func, args, kwargs)
+            arguments = _named_arguments(func, args, kwargs)
             # Before the op runs: it may write into what it takes.
-            inputs = tuple(self._told(name, value) for name, value in _tensors_in(given))
-            arguments = _in_words(given)
+            inputs = tuple(self._describe(name, value) for name, value in _tensors_in(arguments))
+            text = _arguments_text(arguments)
         result = func(*args, **kwargs)
         made = list(_tensors_in({"out": result}))
         name = str(func)
@@ -129,14 +129,14 @@ class OpRecorder(TorchDispatchMode):
             key = (module, call, name)
             occurrence = self._occurrences[key] = self._occurrences.get(key, -1) + 1
             defined = not _UNDEFINED.match(name)
-            outputs = tuple(self._told(label, tensor, defined) for label, tensor in made)
-            self.ops.append(Op(index, module, call, name, occurrence, arguments, inputs, outputs))
+            outputs = tuple(self._describe(label, tensor, defined) for label, tensor in made)
+            self.ops.append(Op(index, module, call, name, occurrence, text, inputs, outputs))
         for _, tensor in made:
-            # Memory that was freed and given out again belongs to the op that wrote it last, too.
+            # Memory that was freed and handed out again belongs to the op that wrote it last, too.
             self._producer[_address(tensor)] = index
         return result
 
-    def _told(self, name: str, tensor: torch.Tensor, defined: bool = True) -> OpTensor:
+    def _describe(self, name: str, tensor: torch.Tensor, defined: bool = True) -> OpTensor:
         address = _address(tensor)
         parameter = self._named.get(address, "")
         raw = _raw(tensor) if defined else None
@@ -192,18 +192,18 @@ def _tensors_in(values: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]
                     yield (name if name == "out" and not index else f"{name}.{index}"), item
 
 
-def _in_words(given: Mapping[str, Any]) -> str:
+def _arguments_text(arguments: Mapping[str, Any]) -> str:
     """Arguments that are no tensors: `dim=[-1], keepdim=True`."""
-    words = []
-    for name, value in given.items():
+    items = []
+    for name, value in arguments.items():
         if isinstance(value, torch.Tensor) or (
             isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value)
         ):
             continue
         if value is not None:
-            words.append(f"{name}={str(value).removeprefix('torch.')}")
-    text = ", ".join(words)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+            items.append(f"{name}={str(value).removeprefix('torch.')}")
+    text = ", ".join(items)
+    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -8,8 +8,16 @@ from typing import Any
 
 from ...schemas.errors import BadInput
 from ...schemas.files import replace_file, report_disk_errors
-from ...schemas.rerun import Op, OpTensor, OpTrace
-from ...schemas.zoom import COLUMNS, ZOOM_KEY, ZOOM_SUFFIX, ZoomHeader, arrow_schema
+from ...schemas.recorded_ops import (
+    COLUMNS,
+    ZOOM_KEY,
+    ZOOM_SUFFIX,
+    Op,
+    OpTensor,
+    OpTrace,
+    ZoomHeader,
+    arrow_schema,
+)
 
 _TRACE_SUFFIX = ".parquet"
 
@@ -57,33 +65,20 @@ def read_ops(path: Path) -> tuple[ZoomHeader, list[OpTrace]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    mend = "give a file that rip replay --zoom wrote"
+    fix = "give a file that rip replay --zoom wrote"
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             text, table = (file.metadata.metadata or {}).get(ZOOM_KEY), file.read()
     except (OSError, pa.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), "damaged")
-        raise BadInput(f"{path}: cannot be read: {reason}", mend) from None
+        raise BadInput(f"{path}: cannot be read: {reason}", fix) from None
     if text is None or not {column.name for column in COLUMNS} <= set(table.column_names):
-        raise BadInput(f"{path}: a Parquet file, but no recorded ops", mend)
+        raise BadInput(f"{path}: a Parquet file, but no recorded ops", fix)
     header = ZoomHeader.from_json(text, str(path))
     ops: dict[int, list[Op]] = {}
     for row in table.to_pylist():
         ops.setdefault(row["pass"], []).append(_op(row))
-    return header, [
-        OpTrace(
-            position=one.position,
-            batch_size=one.batch_size,
-            batch_row=one.batch_row,
-            tokens=one.tokens,
-            total=one.total,
-            fed=tuple(one.fed),
-            seen=tuple(one.seen),
-            hints=one.hints,
-            ops=tuple(ops.get(one.ops, ())),
-        )
-        for one in header.passes
-    ]
+    return header, [record.with_ops(tuple(ops.get(record.ops, ()))) for record in header.passes]
 
 
 def _row(index: int, op: Op) -> dict[str, Any]:

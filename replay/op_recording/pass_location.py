@@ -13,7 +13,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class PassPlace:
+class PassLocation:
     """One forward pass, as one sequence of its batch lies in it.
 
     Attributes:
@@ -41,7 +41,7 @@ class PassPlace:
         return tuple(column for column, at in self.seen if at <= position)
 
 
-def place_of(arguments: Mapping[str, Any], row: int) -> PassPlace | None:
+def location_in_pass(arguments: Mapping[str, Any], row: int) -> PassLocation | None:
     """Where a row's positions lie in the pass that a model is called for.
 
     Args:
@@ -60,4 +60,4 @@ def place_of(arguments: Mapping[str, Any], row: int) -> PassPlace | None:
     seen = tuple((column, position) for position, column in enumerate(filled))
     first = total - tokens
     column_of = {position: column - first for column, position in seen if column >= first}
-    return PassPlace(batch, row, tokens, total, column_of, seen)
+    return PassLocation(batch, row, tokens, total, column_of, seen)

@@ -19,7 +19,7 @@ ENGINE = "hf"
 """The engine whose runs can be looked at op by op."""
 
 
-def check_can(name: str, header: TraceHeader) -> None:
+def check_rerunnable(name: str, header: TraceHeader) -> None:
     """Refuse a trace that cannot be run again op by op.
 
     Args:
@@ -44,7 +44,7 @@ def check_can(name: str, header: TraceHeader) -> None:
         )
 
 
-def check_model_there(side: str, header: TraceHeader) -> None:
+def check_model_exists(side: str, header: TraceHeader) -> None:
     """Refuse a trace whose model lay in a folder or file that is not there any more.
 
     A name of the hub is left to what opens it.
@@ -91,7 +91,7 @@ def envelopes_of(header: TraceHeader) -> list[Envelope]:
     ]
 
 
-def batch_again(
+def rebuild_batch(
     header: TraceHeader,
     engine: Engine,
     target: tuple[str, int],
@@ -118,11 +118,11 @@ def batch_again(
     golden = {**own, target: tuple(tokens)}
     settings = {name: setting.resolved for name, setting in header.lane.settings.items()}
     mode = mode_of(header)
-    asked = [
+    requests = [
         requested(envelope, engine, mode, (golden, path), Findings()) for envelope in envelopes_of(header)
     ]
     beside = Beside((), _whole(settings, "neighbours", 0), engine.vocab_size, engine.context_length)
-    batches = plan_batches(asked, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), beside)
+    batches = plan_batches(requests, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), beside)
     for batch in batches:
         for plan in batch.sequences:
             if plan.recorded and (plan.request_id, plan.sample) == target:

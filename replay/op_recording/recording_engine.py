@@ -8,9 +8,8 @@ from typing import Any
 
 from ... import __version__
 from ...schemas.errors import BadInput
-from ...schemas.rerun import Op, OpTrace
+from ...schemas.recorded_ops import Op, OpTrace, ZoomHeader, ZoomPass
 from ...schemas.trace import Mode, TraceHeader
-from ...schemas.zoom import ZoomHeader, ZoomPass
 from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
@@ -37,13 +36,13 @@ def check_reached(position: int, longest: int) -> None:
         )
 
 
-def check_modules(engine: HfEngine, scope: str, said: str) -> None:
+def check_modules(engine: HfEngine, scope: str, description: str) -> None:
     """Refuse a pattern that no module of a model matches.
 
     Args:
         engine: An opened engine with sites.
         scope: The pattern for the paths of modules.
-        said: What it was made of.
+        description: The pattern in words, for the error.
 
     Raises:
         BadInput: None does.
@@ -53,11 +52,12 @@ def check_modules(engine: HfEngine, scope: str, said: str) -> None:
     if not any(re.search(scope, name) for name in names):
         deepest = max(names, key=lambda name: name.count("."))
         raise BadInput(
-            f"--zoom: this model has no module {said}", f"name one as the trace's sites do, such as {deepest}"
+            f"--zoom: this model has no module {description}",
+            f"name one as the trace's sites do, such as {deepest}",
         )
 
 
-class ZoomingEngine:
+class OpRecordingEngine:
     """Runs as the engine does. What it records of a run with taps off is nothing.
 
     Args:
@@ -95,27 +95,12 @@ class ZoomingEngine:
             header: Of the trace that the run gave.
         """
         passes: list[tuple[Op, ...]] = []
-        told = []
+        records = []
         for request_id, sample, trace in self._found:
-            place = next((index for index, ops in enumerate(passes) if ops is trace.ops), None)
-            if place is None:
-                place = len(passes)
+            index = next((index for index, ops in enumerate(passes) if ops is trace.ops), len(passes))
+            if index == len(passes):
                 passes.append(trace.ops)
-            told.append(
-                ZoomPass(
-                    ops=place,
-                    request_id=request_id,
-                    sample=sample,
-                    position=trace.position,
-                    batch_size=trace.batch_size,
-                    batch_row=trace.batch_row,
-                    tokens=trace.tokens,
-                    total=trace.total,
-                    fed=list(trace.fed),
-                    seen=list(trace.seen),
-                    hints=dict(trace.hints),
-                )
-            )
+            records.append(ZoomPass.of(trace, index, request_id, sample))
         return (
             ZoomHeader(
                 tool_version=__version__,
@@ -124,7 +109,7 @@ class ZoomingEngine:
                 model=header.lane.model,
                 settings={name: setting.resolved for name, setting in header.lane.settings.items()},
                 scope=self._scope.pattern,
-                passes=told,
+                passes=records,
                 left_out_bytes=self._left_out,
             ),
             passes,

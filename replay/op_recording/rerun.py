@@ -1,4 +1,4 @@
-"""One sequence run again on the `hf` engine: its row hashes, ops of one pass, rows kept and rows put in."""
+"""One sequence run again on the `hf` engine: its row hashes, ops of one pass, rows kept and rows patched."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...schemas.errors import BadInput
-from ...schemas.rerun import Ask, OpTrace, SideRun
+from ...schemas.recorded_ops import OpTrace
 from ...schemas.trace import Mode
+from ...schemas.zoom import Rerun, SideRun
 from ..capture.modules import replace_calls
 from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
 from ..trace_file.rows import Rows
 from .op_recorder import ModuleStack, OpRecorder, kernel_hints
-from .pass_location import PassPlace, place_of
+from .pass_location import PassLocation, location_in_pass
 from .row_patching import SiteRows
 
 
-def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, ask: Ask) -> SideRun:
-    """Run a batch from its beginning, and tell of one of its sequences.
+def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, request: Rerun) -> SideRun:
+    """Run a batch from its beginning, and return what one of its sequences shows.
 
     Args:
         engine: Opened with its sites.
         batch: What is run; the sequences' golden tokens are forced in golden modes.
         mode: How.
         sequence: The sequence, by its index in the trace.
-        ask: What to do beside running.
+        request: What to do beside running.
 
     Raises:
         BadInput: The engine observes no sites, the sequence is not in the batch, or it has no such position.
@@ -43,13 +44,13 @@ def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, ask: Ask
         raise BadInput(f"sequence {sequence} is not in this batch", "give a recorded one of the batch")
     plan = batch.sequences[row]
     stop = len(plan.prompt) + plan.most_tokens - 1  # the last token is never fed
-    if ask.position is not None and not 0 <= ask.position < stop:
+    if request.position is not None and not 0 <= request.position < stop:
         raise BadInput(
-            f"position {ask.position}: {plan.request_id} computes positions 0 to {stop - 1}",
+            f"position {request.position}: {plan.request_id} computes positions 0 to {stop - 1}",
             "choose one of them",
         )
-    watch = PassOps(engine, [row], ask.position, re.compile(ask.scope))
-    rows = SiteRows(engine.taps, stop, ask.keep_from, ask.heal)
+    watch = PassOps(engine, [row], request.position, re.compile(request.scope))
+    rows = SiteRows(engine.taps, stop, request.keep_from, request.patch)
     hashes: list[tuple[bytes, ...]] = []
     logits: list[bytes | None] = []
     tokens: list[int] = []
@@ -68,7 +69,7 @@ def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, ask: Ask
         tokens=tuple(tokens),
         ops=watch.traces.get(row),
         kept=rows.kept(),
-        healed=frozenset(rows.healed),
+        patched=frozenset(rows.patched),
     )
 
 
@@ -95,20 +96,20 @@ class PassOps:
         """Bytes of tensors that were not kept."""
 
     @contextmanager
-    def followed(self, begin: Callable[[PassPlace | None], None] | None = None) -> Iterator[None]:
-        """Passes are followed inside this context; `begin` is told where the first row lies in each."""
+    def followed(self, begin: Callable[[PassLocation | None], None] | None = None) -> Iterator[None]:
+        """Passes are followed inside this context; `begin` gets the location of the first row in each."""
 
-        def stand_in(call: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(call: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
-                places = [place_of(kwargs, row) for row in self._rows]
+                locations = [location_in_pass(kwargs, row) for row in self._rows]
                 if begin is not None:
-                    begin(places[0])
+                    begin(locations[0])
                 wanted = [
-                    place
-                    for place in places
-                    if place is not None
-                    and self._position in place.column_of
-                    and place.row not in self.traces
+                    location
+                    for location in locations
+                    if location is not None
+                    and self._position in location.column_of
+                    and location.row not in self.traces
                 ]
                 return self._recorded(wanted, call, *args, **kwargs) if wanted else call(*args, **kwargs)
 
@@ -117,11 +118,11 @@ class PassOps:
         with ExitStack() as stack:
             if self._position is not None:
                 stack.enter_context(self._stack.followed())
-            stack.enter_context(replace_calls({self._model: stand_in}))
+            stack.enter_context(replace_calls({self._model: replacement}))
             yield
 
     def _recorded(
-        self, places: Sequence[PassPlace], call: Callable[..., Any], *args: Any, **kwargs: Any
+        self, locations: Sequence[PassLocation], call: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         assert self._position is not None
         self._stack.begin()
@@ -130,15 +131,15 @@ class PassOps:
             output = call(*args, **kwargs)
         self.left_out += recorder.left_out
         ops, hints = tuple(recorder.ops), kernel_hints()
-        for place in places:
-            self.traces[place.row] = OpTrace(
+        for location in locations:
+            self.traces[location.row] = OpTrace(
                 position=self._position,
-                batch_size=place.batch,
-                batch_row=place.row,
-                tokens=place.tokens,
-                total=place.total,
-                fed=place.fed_up_to(self._position),
-                seen=place.seen_up_to(self._position),
+                batch_size=location.batch,
+                batch_row=location.row,
+                tokens=location.tokens,
+                total=location.total,
+                fed=location.fed_up_to(self._position),
+                seen=location.seen_up_to(self._position),
                 hints=hints,
                 ops=ops,
             )

@@ -1,4 +1,4 @@
-"""Keeping the rows that a model's sites show, and putting other rows in their place while it runs.
+"""Activation patching: keeping the rows of a model's sites, and replacing them while it runs.
 
 It knows sites and modules; where the positions of the sequence lie comes in with each pass.
 """
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...schemas.rerun import KeptRows, Place
+from ...schemas.zoom import KeptRows, SitePosition
 from ..capture.modules import Output, replace_calls, tensors_of
 from ..capture.site_discovery import UNOBSERVED
 from ..capture.taps import Taps
 from .op_recorder import raw_bits
-from .pass_location import PassPlace
+from .pass_location import PassLocation
 
 KEPT_BYTES = 2 << 30
 """Whole rows that are kept of a run, in all."""
@@ -33,38 +33,38 @@ class SiteRows:
         taps: Know where the sites are.
         stop: Positions from here on are none of the sequence's.
         keep_from: Keep rows from this position on; None: none.
-        heal: Rows that take the place of differing ones.
+        patch: Rows that replace differing ones.
     """
 
-    def __init__(self, taps: Taps, stop: int, keep_from: int | None, heal: KeptRows | None) -> None:
-        self._taps, self._stop, self._keep_from, self._heal = taps, stop, keep_from, heal
+    def __init__(self, taps: Taps, stop: int, keep_from: int | None, patch: KeptRows | None) -> None:
+        self._taps, self._stop, self._keep_from, self._patch = taps, stop, keep_from, patch
         self._keys: list[SiteKey] = [(site.name, site.occurrence, site.part) for site in taps.sites]
         self._dtypes = [site.dtype for site in taps.sites]
         self._rows: dict[SiteKey, dict[int, bytes]] = {}
         self._bytes = 0
         self._full_from = stop
-        self._place: PassPlace | None = None
-        self._times: dict[int, int] = {}
-        self.healed: set[Place] = set()
+        self._location: PassLocation | None = None
+        self._runs: dict[int, int] = {}
+        self.patched: set[SitePosition] = set()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """The sites are seen inside this context."""
-        if self._keep_from is None and self._heal is None:
+        if self._keep_from is None and self._patch is None:
             yield
             return
         inputs, outputs = self._taps.observed()
         replacements = {
-            module: self._stand_in(inputs.get(module), outputs.get(module, {}))
+            module: self._replacement(inputs.get(module), outputs.get(module, {}))
             for module in {**inputs, **outputs}
         }
         with replace_calls(replacements):
             yield
 
-    def begin(self, place: PassPlace | None) -> None:
+    def begin(self, location: PassLocation | None) -> None:
         """A pass begins."""
-        self._place = place
-        self._times.clear()
+        self._location = location
+        self._runs.clear()
 
     def kept(self) -> KeptRows | None:
         """What was kept, up to the first position that there was no room for."""
@@ -73,17 +73,17 @@ class SiteRows:
         dtypes = dict(zip(self._keys, self._dtypes, strict=True))
         return KeptRows(self._rows, dtypes, self._keep_from, self._full_from)
 
-    def _stand_in(
+    def _replacement(
         self, of_input: list[int] | None, of_output: dict[Output, list[int]]
     ) -> Callable[[Call], Call]:
         def of(call: Call) -> Call:
             def seen(*args: Any, **kwargs: Any) -> Any:
                 if of_input is not None and args and isinstance(args[0], torch.Tensor):
-                    args = (self._apart(of_input, args[0]), *args[1:])
+                    args = (self._see_unrecorded(of_input, args[0]), *args[1:])
                 output = call(*args, **kwargs)
                 for which, tensor in tensors_of(output):
                     if which in of_output:
-                        changed = self._apart(of_output[which], tensor)
+                        changed = self._see_unrecorded(of_output[which], tensor)
                         if changed is not tensor:
                             output = _with(output, which, changed)
                 return output
@@ -92,46 +92,46 @@ class SiteRows:
 
         return of
 
-    def _apart(self, indices: list[int], tensor: torch.Tensor) -> torch.Tensor:
+    def _see_unrecorded(self, indices: list[int], tensor: torch.Tensor) -> torch.Tensor:
         with _disable_current_modes():  # what is done here is none of the model's ops
             return self._see(indices, tensor)
 
     def _see(self, indices: list[int], tensor: torch.Tensor) -> torch.Tensor:
         """One tensor of a site: kept, and given back as the model goes on with it."""
-        place = self._place
-        time = self._times[id(indices)] = self._times.get(id(indices), -1) + 1
-        if place is None or time >= len(indices) or indices[time] == UNOBSERVED:
+        location = self._location
+        run = self._runs[id(indices)] = self._runs.get(id(indices), -1) + 1
+        if location is None or run >= len(indices) or indices[run] == UNOBSERVED:
             return tensor
-        site = indices[time]
+        site = indices[run]
         shape = self._taps.rows[site]
-        rows_BTW = shape.of(tensor, place.batch, place.tokens)
+        rows_BTW = shape.of(tensor, location.batch, location.tokens)
         if rows_BTW is None:
             return tensor
-        row = place.row if rows_BTW.shape[0] > 1 else 0
-        put: dict[int, bytes] = {}
-        for position, column in place.column_of.items():
+        row = location.row if rows_BTW.shape[0] > 1 else 0
+        replaced: dict[int, bytes] = {}
+        for position, column in location.column_of.items():
             if position >= self._stop:
                 continue
             own: bytes | None = None
             if self._keep_from is not None and self._keep_from <= position < self._full_from:
                 own = raw_bits(rows_BTW[row, column])
                 self._keep(site, position, own)
-            if self._heal is not None and self._heal.first <= position < self._heal.stop:
+            if self._patch is not None and self._patch.first <= position < self._patch.stop:
                 own = own or raw_bits(rows_BTW[row, column])
                 other = self._other(site, position)
                 if other is not None and len(other) == len(own) and other != own:
-                    put[column] = other
-                    self.healed.add((position, site))
-        if not put:
+                    replaced[column] = other
+                    self.patched.add((position, site))
+        if not replaced:
             return tensor
-        # The same strides as before: they choose kernels. Not in place: others may see this memory too.
+        # The same strides as before: they choose kernels. Not in location: others may see this memory too.
         changed = tensor.clone(memory_format=torch.preserve_format)
         flat = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
-        places_BTW = shape.of(flat, place.batch, place.tokens)
-        assert places_BTW is not None
-        for column, bits in put.items():
+        indices_BTW = shape.of(flat, location.batch, location.tokens)
+        assert indices_BTW is not None
+        for column, bits in replaced.items():
             values = torch.frombuffer(bytearray(bits), dtype=tensor.dtype).to(tensor.device)
-            changed[torch.unravel_index(places_BTW[row, column], tensor.shape)] = values
+            changed[torch.unravel_index(indices_BTW[row, column], tensor.shape)] = values
         return changed
 
     def _keep(self, site: int, position: int, bits: bytes) -> None:
@@ -143,11 +143,11 @@ class SiteRows:
         self._rows.setdefault(self._keys[site], {})[position] = bits
 
     def _other(self, site: int, position: int) -> bytes | None:
-        assert self._heal is not None
+        assert self._patch is not None
         key = self._keys[site]
-        if self._heal.dtypes.get(key) != self._dtypes[site]:
+        if self._patch.dtypes.get(key) != self._dtypes[site]:
             return None
-        return self._heal.rows.get(key, {}).get(position)
+        return self._patch.rows.get(key, {}).get(position)
 
 
 def _with(output: Any, which: Output, tensor: torch.Tensor) -> Any:
