@@ -24,9 +24,9 @@ from ...schemas.trace import Site
 from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
 from ..row_summaries.summaries import RowSummaries, as_rows, no_room
 from ..row_summaries.summarise import summarise_tensor
-from .modules import Output, tensors_of
+from .modules import Output, some_of, tensors_of
 from .row_layout import Layout
-from .site_discovery import UNOBSERVED, some_of
+from .site_discovery import UNOBSERVED
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 
 _TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}

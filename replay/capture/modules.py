@@ -5,7 +5,7 @@ It knows module classes by their names and attributes, not sites or rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,3 +97,8 @@ def tensors_of(output: object) -> list[tuple[Output, torch.Tensor]]:
     if not isinstance(output, tuple | list):
         return []
     return [(index, item) for index, item in enumerate(output) if isinstance(item, torch.Tensor)]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first three of some names."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

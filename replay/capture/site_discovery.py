@@ -19,7 +19,7 @@ from ...schemas.errors import BadInput
 from ...schemas.trace import Site
 from ..row_summaries.summaries import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
-from .modules import ATTENTION_OUTPUT, Output, tensors_of
+from .modules import ATTENTION_OUTPUT, Output, some_of, tensors_of
 from .row_layout import Layout, RowShape, layout_of
 
 EXPERTS = "experts"
@@ -220,11 +220,6 @@ class FirstPass(SiteDiscovery):
                 summarise_tensor(rows_BTW[row, first : first + count], column, first_row, 0)
             first_row += count
         self._columns.append(column)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """The first three of some names."""
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def _widths(model: nn.Module) -> frozenset[int]:

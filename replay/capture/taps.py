@@ -24,11 +24,12 @@ from .modules import (
     is_compiled,
     is_compiled_wrapper,
     replace_calls,
+    some_of,
     tensors_of,
 )
 from .observed_passes import Keep, LongPass, Segment, StepBlock, StepPass
 from .row_layout import RowShape
-from .site_discovery import INPUT, UNOBSERVED, Axes, FirstPass, SiteDiscovery, Span, some_of
+from .site_discovery import INPUT, UNOBSERVED, Axes, FirstPass, SiteDiscovery, Span
 
 PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so a shape tells its axes apart
 

@@ -110,21 +110,12 @@ class SiteRows:
         row = location.row if rows_BTW.shape[0] > 1 else 0
         replaced: dict[int, bytes] = {}
         for position, column in location.column_of.items():
-            if position >= self._stop:
-                continue
-            own: bytes | None = None
-            if self._keep_from is not None and self._keep_from <= position < self._full_from:
-                own = raw_bits(rows_BTW[row, column])
-                self._keep(site, position, own)
-            if self._patch is not None and self._patch.first <= position < self._patch.stop:
-                own = own or raw_bits(rows_BTW[row, column])
-                other = self._other(site, position)
-                if other is not None and len(other) == len(own) and other != own:
-                    replaced[column] = other
-                    self.patched.add((position, site))
+            bits = self._see_row(site, position, rows_BTW[row, column])
+            if bits is not None:
+                replaced[column] = bits
         if not replaced:
             return tensor
-        # The same strides as before: they choose kernels. Not in location: others may see this memory too.
+        # The same strides as before: they choose kernels. A copy: others may see this memory too.
         changed = tensor.clone(memory_format=torch.preserve_format)
         flat = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
         indices_BTW = shape.of(flat, location.batch, location.tokens)
@@ -134,10 +125,25 @@ class SiteRows:
             changed[torch.unravel_index(indices_BTW[row, column], tensor.shape)] = values
         return changed
 
+    def _see_row(self, site: int, position: int, row_W: torch.Tensor) -> bytes | None:
+        """Keep a row where it is wanted; returns the bits that replace it, or None."""
+        keeps = self._keep_from is not None and self._keep_from <= position < self._full_from
+        patches = self._patch is not None and self._patch.first <= position < self._patch.stop
+        if position >= self._stop or not (keeps or patches):
+            return None
+        own = raw_bits(row_W)
+        if keeps:
+            self._keep(site, position, own)
+        other = self._other(site, position) if patches else None
+        if other is None or len(other) != len(own) or other == own:
+            return None
+        self.patched.add((position, site))
+        return other
+
     def _keep(self, site: int, position: int, bits: bytes) -> None:
         self._bytes += len(bits)
         if self._bytes > KEPT_BYTES:
-            # A position of which only some sites are kept could not be told from one that agrees.
+            # A position of which only some sites are kept looks like one that agrees.
             self._full_from = min(self._full_from, position)
             return
         self._rows.setdefault(self._keys[site], {})[position] = bits

@@ -31,7 +31,7 @@ PADDING = -1
 
 
 @dataclass(frozen=True)
-class Placed:
+class NewRows:
     """Where a pass computes new rows of one sequence.
 
     Attributes:
@@ -85,7 +85,7 @@ class FedSequence:
         """What is the same in all its rows."""
         return SequenceInfo(self.request_id, self.sample, len(self.prompt or ()))
 
-    def place(self, ids: list[int], positions: list[int] | None, batch_row: int, batch: int) -> Placed:
+    def new_rows(self, ids: list[int], positions: list[int] | None, batch_row: int, batch: int) -> NewRows:
         """Which of the fed tokens are new.
 
         Args:
@@ -96,19 +96,19 @@ class FedSequence:
             batch: B.
 
         Raises:
-            BadInput: Positions that do not count up, leave a gap, or hold another token than before.
+            BadInput: Positions that do not count up, leave a gap, or hold a different token than before.
         """
         if positions is None:
             fed = range(len(ids))
             first = len(ids) - self._new_among(ids)
             computed = 0 if first else len(self.tokens)
         else:
-            fed, computed = self._placed_by(ids, positions)
+            fed, computed = self._columns_by_position(ids, positions)
             first = min(fed.start + len(self.tokens) - computed, fed.stop)
         new = ids[first : fed.stop]
         self._check_prompt(new)
         shape = ExecutionShape(batch, batch_row, len(fed), len(ids) - len(fed), computed)
-        return Placed(self, batch_row, first, new, shape)
+        return NewRows(self, batch_row, first, new, shape)
 
     def _new_among(self, ids: list[int]) -> int:
         """How many of the fed tokens were not fed before, in a program that states no positions.
@@ -123,7 +123,7 @@ class FedSequence:
             return 1
         return count
 
-    def _placed_by(self, ids: list[int], positions: list[int]) -> tuple[range, int]:
+    def _columns_by_position(self, ids: list[int], positions: list[int]) -> tuple[range, int]:
         """The columns that are no padding, and the position of the first of them."""
         columns = [column for column, position in enumerate(positions) if position != PADDING]
         known = len(self.tokens)
@@ -141,10 +141,10 @@ class FedSequence:
                 f"{self.request_id}: position {start} was fed, but position {known} never was",
                 "feed a sequence from its first token on; begin another request with tap.request(…)",
             )
-        again = self.tokens[start : start + len(fed)]
-        if ids[fed.start : fed.start + len(again)] != again:
+        known_ids = self.tokens[start : start + len(fed)]
+        if ids[fed.start : fed.start + len(known_ids)] != known_ids:
             raise BadInput(
-                f"{self.request_id}: a position from {start} on holds another token than before",
+                f"{self.request_id}: a position from {start} on holds a different token than before",
                 "begin another request, or another sample of this one, with tap.request(…)",
             )
         return fed, start
@@ -160,20 +160,20 @@ class FedSequence:
                 "name the prompt as the model sees it, special tokens included, or leave it out",
             )
 
-    def take(self, placed: Placed, summaries: RowSummaries | None, columns: int) -> None:
+    def take(self, new: NewRows, summaries: RowSummaries | None, columns: int) -> None:
         """The rows of a pass that has ended.
 
         Args:
-            placed: What `place` said.
+            new: What `new_rows` returned.
             summaries: Their summaries; None where they follow later, together with those of other passes.
             columns: T.
         """
-        if self.prompt is None and placed.token_ids:
-            self.prompt = placed.token_ids
+        if self.prompt is None and new.token_ids:
+            self.prompt = new.token_ids
         self._columns = columns
-        self.tokens += placed.token_ids
-        self._topk += [None] * len(placed.token_ids)
-        self._shapes += [placed.shape] * len(placed.token_ids)
+        self.tokens += new.token_ids
+        self._topk += [None] * len(new.token_ids)
+        self._shapes += [new.shape] * len(new.token_ids)
         if summaries is not None:
             self._summaries.append(summaries)
 

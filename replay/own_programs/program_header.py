@@ -20,7 +20,7 @@ from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
-from ..capture.site_discovery import some_of
+from ..capture.modules import some_of
 from ..capture.taps import Taps
 from ..row_summaries.row_hash import ROW_HASH_NAME
 from ..row_summaries.sketch import SKETCH_NAME
@@ -33,7 +33,7 @@ ENGINE = "own"
 """The name under which a program of the user's own stands in a trace."""
 
 
-class HeaderOfProgram:
+class ProgramHeader:
     """Gathers what the header needs while the program runs.
 
     Args:
@@ -163,8 +163,8 @@ class HeaderOfProgram:
             )
         elif known.envelope is not None and known.envelope["prompt_token_ids"] != sequence.prompt:
             raise BadInput(
-                f"{sequence.request_id}: another prompt than in an earlier sample of this request",
-                "give another prompt another request_id, with tap.request(…)",
+                f"{sequence.request_id}: the prompt differs from that of an earlier sample of this request",
+                "give a different prompt its own request_id, with tap.request(…)",
             )
 
 
@@ -186,10 +186,10 @@ def _settings(model: nn.Module) -> dict[str, Setting]:
     }
 
 
-def _fingerprint(given: Fingerprint | Path | str | None) -> Fingerprint | None:
-    if given is None or isinstance(given, Fingerprint):
-        return given
-    path = Path(given)
+def _fingerprint(source: Fingerprint | Path | str | None) -> Fingerprint | None:
+    if source is None or isinstance(source, Fingerprint):
+        return source
+    path = Path(source)
     try:
         return Fingerprint.from_json(path.read_bytes(), str(path))
     except OSError as error:

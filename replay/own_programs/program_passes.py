@@ -6,7 +6,7 @@ It knows taps and the writer, not how the program calls its model. Axes: B seque
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ...schemas.errors import BadInput
@@ -16,14 +16,14 @@ from ..capture.site_discovery import Axes
 from ..capture.taps import Taps
 from ..row_summaries.summaries import RowSummaries
 from ..trace_file.writer import TraceWriter
-from .fed_sequences import FedSequence, Placed
-from .program_header import HeaderOfProgram
+from .fed_sequences import FedSequence, NewRows
+from .program_header import ProgramHeader
 
 BLOCK = 64
 """Rows of a sequence that are handed over together; a killed program loses them and the writer's buffer."""
 
 
-class Passes:
+class ProgramPasses:
     """Observes pass after pass, of one request after another.
 
     Args:
@@ -34,9 +34,7 @@ class Passes:
         force: Replace what is there.
     """
 
-    def __init__(
-        self, taps: Taps, axes: Axes | None, header: HeaderOfProgram, path: Path, force: bool
-    ) -> None:
+    def __init__(self, taps: Taps, axes: Axes | None, header: ProgramHeader, path: Path, force: bool) -> None:
         self._taps, self._axes, self._header = taps, axes, header
         self._path, self._force = path, force
         self._attached = ExitStack()
@@ -46,13 +44,13 @@ class Passes:
         """None before the first pass, which shows how wide the trace is."""
         self.sequences: list[FedSequence] = []
         """Those of the running request; none before its first pass."""
-        self.placed: list[Placed] = []
+        self.new_rows: list[NewRows] = []
         """What the last pass computed."""
         self.columns = 0
         """T of the last pass."""
 
     @contextmanager
-    def one(self, ids_BT: list[list[int]], at_BT: Sequence[list[int] | None]) -> Iterator[None]:
+    def forward_pass(self, ids_BT: list[list[int]], at_BT: Sequence[list[int] | None]) -> Iterator[None]:
         """One forward pass: observed while the context lasts, recorded when it ends well.
 
         Args:
@@ -71,24 +69,25 @@ class Passes:
                 f"a pass of {batch} sequences, after one of {len(self.sequences)}",
                 "begin another request with tap.request(…) where the batch changes",
             )
-        placed = [
-            sequence.place(ids, at, row, batch)
+        rows = [
+            sequence.new_rows(ids, at, row, batch)
             for row, (sequence, ids, at) in enumerate(zip(self.sequences, ids_BT, at_BT, strict=True))
         ]
-        for item in placed:
+        for item in rows:
             if item.token_ids:
                 item.sequence.next_is(item.token_ids[0])
         if any(sequence.pending >= BLOCK for sequence in self.sequences):
             self.hand_over()
-        if self.writer is None:
-            observing = self._first(placed, columns)
-        elif columns == 1 and all(item.token_ids for item in placed):
-            observing = self._step(placed)
-        else:
-            observing = self._long(placed, columns)
-        with observing:
+        with self._observe(rows, columns):
             yield
-        self.placed, self.columns = placed, columns
+        self.new_rows, self.columns = rows, columns
+
+    def _observe(self, rows: list[NewRows], columns: int) -> AbstractContextManager[None]:
+        if self.writer is None:
+            return self._first(rows, columns)
+        if columns == 1 and all(item.token_ids for item in rows):
+            return self._step(rows)
+        return self._long(rows, columns)
 
     def add_last(self, tokens: Sequence[int]) -> None:
         """The tokens that were chosen last and are never fed; they end the request."""
@@ -100,7 +99,7 @@ class Passes:
     def end_request(self) -> None:
         """The next pass begins other sequences."""
         self.hand_over()
-        self.sequences, self.placed = [], []
+        self.sequences, self.new_rows = [], []
 
     def hand_over(self) -> None:
         """Every row so far goes to the writer."""
@@ -123,9 +122,9 @@ class Passes:
         self._attached.close()
 
     @contextmanager
-    def _first(self, placed: list[Placed], columns: int) -> Iterator[None]:
-        spans = [(item.batch_row, item.first_column, len(item.token_ids)) for item in placed]
-        with self._taps.first_pass(spans, len(placed), columns, self._axes) as first:
+    def _first(self, rows: list[NewRows], columns: int) -> Iterator[None]:
+        spans = [(item.batch_row, item.first_column, len(item.token_ids)) for item in rows]
+        with self._taps.first_pass(spans, len(rows), columns, self._axes) as first:
             yield
         if not self._taps.sites:
             reasons = "; ".join(self._taps.not_seen) or "none of its modules ran"
@@ -135,27 +134,27 @@ class Passes:
             )
         self.writer = TraceWriter(self._path, self.header(), force=self._force)
         self._attached.enter_context(self._taps.attached())
-        self._take(placed, list(first.summaries()), columns)
+        self._take(rows, list(first.summaries()), columns)
 
     @contextmanager
-    def _long(self, placed: list[Placed], columns: int) -> Iterator[None]:
+    def _long(self, rows: list[NewRows], columns: int) -> Iterator[None]:
         self._close_block()
-        out = [RowSummaries.empty(len(item.token_ids), len(self._taps.sites)) for item in placed]
+        out = [RowSummaries.empty(len(item.token_ids), len(self._taps.sites)) for item in rows]
         segments = [
             Segment(item.batch_row, item.first_column, len(item.token_ids), summaries, 0)
-            for item, summaries in zip(placed, out, strict=True)
+            for item, summaries in zip(rows, out, strict=True)
             if item.token_ids
         ]
-        with self._taps.long_pass(segments, len(placed), columns, None):
+        with self._taps.long_pass(segments, len(rows), columns, None):
             yield
-        self._take(placed, list(out), columns)
+        self._take(rows, list(out), columns)
 
     @contextmanager
-    def _step(self, placed: list[Placed]) -> Iterator[None]:
+    def _step(self, rows: list[NewRows]) -> Iterator[None]:
         if self._block_steps == BLOCK:
             self._close_block()
         if self._block is None:
-            self._block = StepBlock(BLOCK, len(placed), len(self._taps.sites))
+            self._block = StepBlock(BLOCK, len(rows), len(self._taps.sites))
         try:
             with self._taps.step(self._block, self._block_steps, None):
                 yield
@@ -163,10 +162,10 @@ class Passes:
             self._close_block()  # a step that failed half-way must not lend its place to the next one
             raise
         self._block_steps += 1
-        self._take(placed, [None] * len(placed), 1)
+        self._take(rows, [None] * len(rows), 1)
 
-    def _take(self, placed: list[Placed], summaries: Sequence[RowSummaries | None], columns: int) -> None:
-        for item, own in zip(placed, summaries, strict=True):
+    def _take(self, rows: list[NewRows], summaries: Sequence[RowSummaries | None], columns: int) -> None:
+        for item, own in zip(rows, summaries, strict=True):
             item.sequence.take(item, own, columns)
 
     def _close_block(self) -> None:

@@ -29,7 +29,8 @@ from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_refere
 from rip.replay.row_summaries.token_distribution import top_k_of_rows
 from rip.replay.tap_trace import trace_from_tap
 from rip.replay.vllm_tap.reader.tap_folder import TapFolder, TappedRows
-from rip.replay.vllm_tap.worker.step_summaries import RepeatedSteps, Segment
+from rip.replay.vllm_tap.worker.row_block import RepeatedSteps
+from rip.replay.vllm_tap.worker.step import Segment
 from rip.schemas.errors import EngineFailed, OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
@@ -280,7 +281,7 @@ def test_a_request_is_captured_under_its_key_its_id_or_not_at_all(tmp_path: Path
         return taps.keys()
 
     assert run(tmp_path / "all") == ["K", "plain"]
-    assert run(tmp_path / "asked", only_asked=True) == ["K"]
+    assert run(tmp_path / "asked", only_keyed=True) == ["K"]
 
 
 def test_a_request_is_found_by_the_id_that_its_caller_knows(tmp_path: Path) -> None:
@@ -467,7 +468,7 @@ def test_ranks_of_tensor_parallelism_are_one_table_and_replicated_rows_are_compa
     assert rows.summaries.row_hash.any(-1).all()
     if noise:
         assert rows.findings[0].startswith(
-            "rank 1 holds other bits than rank 0 at layers.0.self_attn.o_proj, position 0 and 2 more"
+            "rank 1 differs from rank 0 at layers.0.self_attn.o_proj, position 0 and 2 more"
         )
     else:
         assert rows.findings == []

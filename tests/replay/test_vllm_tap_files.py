@@ -20,8 +20,8 @@ from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
-from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part
+from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
+from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part, write_part
 from rip.replay.vllm_tap.reader.tap_folder import TapFolder
 from rip.replay.vllm_tap.worker import rank_writer
 from rip.replay.vllm_tap.worker.settings import TapSettings
@@ -311,5 +311,5 @@ def test_variables() -> None:
     )
     assert (settings.folder, settings.most_bytes, settings.topk) == (Path("/tap"), 7 << 20, 0)
     assert settings.sites is not None
-    assert not settings.only_asked
-    assert TapSettings.of({"RIP_TAP": "/tap", "RIP_TAP_ONLY_ASKED": "1"}).only_asked
+    assert not settings.only_keyed
+    assert TapSettings.of({"RIP_TAP": "/tap", "RIP_TAP_ONLY_ASKED": "1"}).only_keyed

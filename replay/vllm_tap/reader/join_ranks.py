@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from ....schemas.trace import Site
 from ...row_summaries.summaries import RowSummaries
 from ...row_summaries.token_distribution import TopK
 from ...trace_file.rows import ExecutionShape
-from ..files.part import ROW_FIELDS, SUMMARIES, Distributions, Part
+from ..files.part import ROW_FIELDS, Distributions, Part
 from .rank_files import RankFiles
 
 
@@ -55,8 +54,8 @@ class RankRows:
     """int32[R, len(ROW_FIELDS)], in order of position."""
     summaries: RowSummaries
     topk: list[TopK | None]
-    computed_again: int
-    """Rows that a later one of the same position took the place of."""
+    recomputed: int
+    """Rows that a later one of the same position replaced."""
 
     @property
     def positions(self) -> npt.NDArray[np.int32]:
@@ -66,8 +65,16 @@ class RankRows:
     def only(self, positions: npt.NDArray[np.int32]) -> RankRows:
         """The rows at some positions."""
         kept = np.flatnonzero(np.isin(self.positions, positions))
-        summaries = RowSummaries(*(array[kept] for array in _arrays(self.summaries)))
-        return RankRows(self.table[kept], summaries, [self.topk[row] for row in kept], self.computed_again)
+        topk = [self.topk[row] for row in kept]
+        return RankRows(self.table[kept], self.summaries.at(kept), topk, self.recomputed)
+
+
+@dataclass(frozen=True, eq=False)
+class RankView:
+    """A rank with its rows of a request."""
+
+    rank: RankFiles
+    rows: RankRows
 
 
 def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> RankRows:
@@ -79,25 +86,27 @@ def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> 
         since: Rows at earlier positions are left out.
     """
     tables = [np.zeros((0, len(ROW_FIELDS)), np.int32)]
-    blocks = [RowSummaries.empty(0, sites)]
+    summaries = [RowSummaries.empty(0, sites)]
     topk: list[TopK | None] = []
     for part, number in parts:
         mine = np.flatnonzero((part.rows[:, 0] == number) & (part.rows[:, 1] >= since))
         tables.append(part.rows[mine])
-        blocks.append(RowSummaries(*(array[mine] for array in _arrays(part.summaries))))
-        place = {int(row): index for index, row in enumerate(part.distributions.row)}
-        topk += [_topk(part.distributions, place.get(row)) for row in mine.tolist()]
+        summaries.append(part.summaries.at(mine))
+        index_of = {int(row): index for index, row in enumerate(part.distributions.row)}
+        topk += [_topk(part.distributions, index_of.get(row)) for row in mine.tolist()]
     table = np.concatenate(tables)
     order = np.lexsort((table[:, 3], table[:, 1]))
     following = np.append(table[order, 1], -1)
     last = order[following[1:] != following[:-1]]
-    arrays = [np.concatenate(group)[last] for group in zip(*map(_arrays, blocks), strict=True)]
-    return RankRows(table[last], RowSummaries(*arrays), [topk[row] for row in last], len(order) - len(last))
+    return RankRows(
+        table[last],
+        RowSummaries.concatenate(summaries).at(last),
+        [topk[row] for row in last],
+        len(order) - len(last),
+    )
 
 
-def joined(
-    views: Sequence[tuple[RankFiles, RankRows]], sites: Sequence[Site], findings: Sequence[str]
-) -> TappedRows:
+def join_views(views: Sequence[RankView], sites: Sequence[Site], findings: Sequence[str]) -> TappedRows:
     """One table from what the ranks saw.
 
     Args:
@@ -106,36 +115,71 @@ def joined(
         findings: What is known already.
     """
     # Rank 0 of tensor parallelism gives the replicated rows, the others are compared with it.
-    views = sorted(views, key=lambda view: (view[0].place["pp_rank"], view[0].place["tp_rank"]))
-    positions = np.unique(np.concatenate([rows.positions for _, rows in views])).astype(np.int32)
-    out = RowSummaries.empty(len(positions), len(sites))
-    places = {site.label(): index for index, site in enumerate(sites)}
-    tables = np.zeros((len(positions), len(ROW_FIELDS)), np.int32)
-    topk: list[TopK | None] = [None] * len(positions)
-    filled: dict[int, str] = {}
-    found = list(findings)
-    for rank, rows in views:
-        at = np.searchsorted(positions, rows.positions)
-        tables[at] = rows.table
-        for place, item in zip(at.tolist(), rows.topk, strict=True):
-            topk[place] = topk[place] or item
+    views = sorted(views, key=lambda view: [view.rank.coordinates[name] for name in ("pp_rank", "tp_rank")])
+    join = _Join(np.unique(np.concatenate([view.rows.positions for view in views])), sites)
+    for view in views:
+        join.add(view)
+    shapes = [ExecutionShape(*row) for row in join.table[:, 4:].tolist()]
+    return TappedRows(
+        positions=join.positions,
+        token_ids=join.table[:, 2].copy(),
+        shapes=shapes,
+        summaries=join.summaries,
+        topk=join.topk,
+        findings=list(dict.fromkeys([*findings, *join.findings])),
+    )
+
+
+class _Join:
+    """The table of all ranks, filled rank by rank."""
+
+    def __init__(self, positions: npt.NDArray[np.int32], sites: Sequence[Site]) -> None:
+        self.positions = positions
+        self.summaries = RowSummaries.empty(len(positions), len(sites))
+        self.table = np.zeros((len(positions), len(ROW_FIELDS)), np.int32)
+        self.topk: list[TopK | None] = [None] * len(positions)
+        self.findings: list[str] = []
+        self._index_of = {site.label(): index for index, site in enumerate(sites)}
+        self._filled_by: dict[int, str] = {}
+        """Site → the rank that its rows are from."""
+
+    def add(self, view: RankView) -> None:
+        """One rank's rows: they fill sites that no rank has filled, and are compared with the others."""
+        rank, rows = view.rank, view.rows
+        at = np.searchsorted(self.positions, rows.positions)
+        self.table[at] = rows.table
+        for index, topk in zip(at.tolist(), rows.topk, strict=True):
+            self.topk[index] = self.topk[index] or topk
+        computed = rows.summaries.is_computed()
         for column, site in enumerate(rank.sites):
-            target = places[site.label()]
-            if target in filled:
-                found += _differences(rank.name, filled[target], site, rows, column, out, at, target)
-            else:
-                filled[target] = rank.name
-                _put(rows.summaries, column, out, at, target)
-        if rows.computed_again:
-            found.append(
-                f"{rows.computed_again} positions were computed more than once (preemption, or drafts that "
+            target, present = self._index_of[site.label()], computed[:, column]
+            if target in self._filled_by:
+                self._compare(view, column, at, target)
+                continue
+            self._filled_by[target] = rank.name
+            for mine, theirs in zip(self.summaries.arrays(), rows.summaries.arrays(), strict=True):
+                mine[at[present], target] = theirs[present, column]
+        if rows.recomputed:
+            self.findings.append(
+                f"{rows.recomputed} positions were computed more than once (preemption, or drafts that "
                 "were not accepted); the last is shown"
             )
-    shapes = [ExecutionShape(*row) for row in tables[:, 4:].tolist()]
-    return TappedRows(positions, tables[:, 2].copy(), shapes, out, topk, list(dict.fromkeys(found)))
+
+    def _compare(self, view: RankView, column: int, at: npt.NDArray[np.intp], target: int) -> None:
+        """Say where a rank's replicated rows are not those of the rank that was taken."""
+        rank = view.rank
+        theirs, mine = view.rows.summaries.row_hash[:, column], self.summaries.row_hash[at, target]
+        differ = (mine != theirs).any(axis=-1) & mine.any(axis=-1) & theirs.any(axis=-1)
+        where = view.rows.positions[differ].tolist()
+        if where:
+            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            self.findings.append(
+                f"rank {rank.name} differs from rank {self._filled_by[target]} at "
+                f"{rank.sites[column].label()}, position {where[0]}{more}"
+            )
 
 
-def one_table(tables: Sequence[Sequence[Site]]) -> list[Site]:
+def join_sites(tables: Sequence[Sequence[Site]]) -> list[Site]:
     """The sites of ranks that run the same layers: replicated ones once, shards of all ranks side by side."""
     merged: dict[str, Site] = {}
     for group in zip_longest(*tables):  # every rank runs the same modules in the same order
@@ -151,34 +195,3 @@ def _topk(found: Distributions, index: int | None) -> TopK | None:
     logsumexp = None if found.ids.shape[1] == 0 else float(found.logsumexp[index])
     digest = found.logits_hash[index].tobytes()
     return TopK(found.ids[index], found.logits[index], found.logprobs[index], logsumexp, digest)
-
-
-def _put(source: RowSummaries, column: int, out: RowSummaries, at: npt.NDArray[np.intp], target: int) -> None:
-    """Copy one site; what was not computed stays 0 in every array."""
-    there = source.row_hash[:, column].any(axis=-1)
-    for mine, theirs in zip(_arrays(out), _arrays(source), strict=True):
-        mine[at[there], target] = theirs[there, column]
-
-
-def _differences(
-    name: str,
-    first: str,
-    site: Site,
-    rows: RankRows,
-    column: int,
-    out: RowSummaries,
-    at: npt.NDArray[np.intp],
-    target: int,
-) -> list[str]:
-    """Where a rank's replicated rows are not those of the rank that was taken, in a sentence."""
-    mine, theirs = rows.summaries.row_hash[:, column], out.row_hash[at, target]
-    differ = (mine != theirs).any(axis=-1) & mine.any(axis=-1) & theirs.any(axis=-1)
-    where = rows.positions[differ].tolist()
-    if not where:
-        return []
-    more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-    return [f"rank {name} holds other bits than rank {first} at {site.label()}, position {where[0]}{more}"]
-
-
-def _arrays(summaries: RowSummaries) -> tuple[npt.NDArray[Any], ...]:
-    return tuple(getattr(summaries, name) for name in SUMMARIES)

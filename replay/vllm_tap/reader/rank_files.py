@@ -11,14 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from ....schemas.trace import Site
-from ..files.part import SITES, STATE, Part, TappedRequest
-from ..files.part_file import BrokenPart, PartIndex, read_index, read_part
-from ..worker.rank_writer import in_order, is_alive
+from ..files.part import Part, TappedRequest
+from ..files.part_file import BrokenPart, PartIndex, part_names, read_index, read_part
+from ..files.rank_state import COORDINATES, SITES, is_alive, read_state
 
-PLACE = ("tp_rank", "tp_size", "pp_rank", "pp_size", "dp_rank", "dp_size")
-
-
-KEPT_PARTS = 4
+CACHED_PARTS = 4
 """Parts of a rank held in memory."""
 
 
@@ -47,12 +44,12 @@ class RankFiles:
 
     def __init__(self, path: Path, state: dict[str, Any]) -> None:
         self.path = path
-        self.place = {name: int(state[name]) for name in PLACE}
+        self.coordinates = {name: int(state[name]) for name in COORDINATES}
         self.instance, self.started = str(state["instance"]), float(state["started"])
         self.channel = str(state["channel"])
         self.row_hash, self.sketch = str(state["row_hash"]), str(state["sketch"])
         self._pid = {"pid": state.get("pid"), "boot_id": state.get("boot_id")}
-        self.state, self._said = str(state["state"]), str(state["why"])
+        self.state, self._reason = str(state["state"]), str(state["why"])
         self.name = path.name.rpartition("-rank")[2]
         self.sites: list[Site] = []
         self.not_seen: list[str] = []
@@ -61,17 +58,17 @@ class RankFiles:
         self._read: set[str] = set()
         self._requests: dict[int, TappedRequest] = {}
         self._ended: set[int] = set()
-        self._places: dict[int, list[tuple[Path, int]]] = {}
+        self._parts: dict[int, list[tuple[Path, int]]] = {}
         """Of each request: its parts, each with the last of its positions there."""
         self._counts: dict[int, int] = {}
-        self._kept: dict[Path, Part] = {}
+        self._cached: dict[Path, Part] = {}
         self._load_sites()
 
     @property
     def why(self) -> str:
         """Why nothing more will come, in words; empty while something may."""
         if self.state == "failed":
-            return self._said
+            return self._reason
         return "its process has died" if self.state != "closed" and is_alive(self._pid) is False else ""
 
     def is_ready(self) -> bool:
@@ -82,12 +79,12 @@ class RankFiles:
         """Whether its process ended in order: then what it saw of a request is all there is."""
         return self.state == "closed"
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what is new."""
-        state = _state(self.path)
+        state = read_state(self.path)
         if state is not None:
-            self.state, self._said = str(state["state"]), str(state["why"])
-        for name in in_order([item.name for item in self.path.iterdir()] if self.path.is_dir() else []):
+            self.state, self._reason = str(state["state"]), str(state["why"])
+        for name in self._part_names():
             if name in self._read:
                 continue
             self._read.add(name)
@@ -96,13 +93,16 @@ class RankFiles:
             except (BrokenPart, OSError) as error:
                 self.broken.append(f"{name} could not be read: {error}")
 
+    def _part_names(self) -> list[str]:
+        return part_names(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
+
     def keys(self) -> list[str]:
         """Every key, in order of appearance."""
         return [self._requests[number].key for number in sorted(self._requests)]
 
     def find(self, key: str) -> KeyRows | None:
         """What there is of a key by now; None where it was never seen."""
-        self.look()
+        self.refresh()
         numbers = [number for number, known in self._requests.items() if _goes_by(known, key)]
         if not numbers:
             return None
@@ -116,7 +116,7 @@ class RankFiles:
         """The parts with rows of some requests from a position on, each with the number of the request."""
         found = []
         for number in numbers:
-            for path, last in self._places.get(number, []):
+            for path, last in self._parts.get(number, []):
                 if last < since:
                     continue
                 try:
@@ -131,24 +131,24 @@ class RankFiles:
 
     def forget(self, numbers: Sequence[int]) -> None:
         """Remove the parts that hold nothing but these requests and others that were forgotten before."""
-        mine = {path for number in numbers for path, _ in self._places.pop(number, ())}
-        for path in mine - {path for places in self._places.values() for path, _ in places}:
-            self._kept.pop(path, None)
+        mine = {path for number in numbers for path, _ in self._parts.pop(number, ())}
+        for path in mine - {path for parts in self._parts.values() for path, _ in parts}:
+            self._cached.pop(path, None)
             path.unlink(missing_ok=True)
 
     def _part(self, path: Path) -> Part:
         """A part; requests of one batch share parts, so the last ones are kept."""
-        part = self._kept.pop(path, None) or read_part(path)
-        self._kept[path] = part
-        while len(self._kept) > KEPT_PARTS:
-            del self._kept[next(iter(self._kept))]
+        part = self._cached.pop(path, None) or read_part(path)
+        self._cached[path] = part
+        while len(self._cached) > CACHED_PARTS:
+            del self._cached[next(iter(self._cached))]
         return part
 
     def _note(self, path: Path, part: PartIndex) -> None:
         for number, request in part.requests.items():
             self._requests[number] = request
             if number in part.counts:
-                self._places.setdefault(number, []).append((path, part.last[number]))
+                self._parts.setdefault(number, []).append((path, part.last[number]))
                 self._counts[number] = self._counts.get(number, 0) + part.counts[number]
         self._ended.update(part.ended)
 
@@ -172,30 +172,13 @@ def open_ranks(folder: Path) -> list[RankFiles]:
     """The ranks of the engine that started last among those that wrote into a folder, in order."""
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        state = _state(path) if path.is_dir() else None
+        state = read_state(path) if path.is_dir() else None
         if state is not None:
             found.append(RankFiles(path, state))
     if not found:
         return []
     newest = max(found, key=lambda rank: rank.started)
     ranks = [rank for rank in found if rank.instance == newest.instance]
-    return sorted(ranks, key=lambda rank: [rank.place[name] for name in ("dp_rank", "pp_rank", "tp_rank")])
-
-
-def _state(path: Path) -> dict[str, Any] | None:
-    """What a rank's `state.json` says; None for another folder, or one that is just being made."""
-    try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        names: Sequence[str] = (
-            *PLACE,
-            "instance",
-            "started",
-            "channel",
-            "row_hash",
-            "sketch",
-            "state",
-            "why",
-        )
-        return state if isinstance(state, dict) and all(name in state for name in names) else None
-    except (OSError, ValueError):
-        return None
+    return sorted(
+        ranks, key=lambda rank: [rank.coordinates[name] for name in ("dp_rank", "pp_rank", "tp_rank")]
+    )

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Site
-from .join_ranks import TappedRows, joined, last_rows, one_table
+from .join_ranks import RankView, TappedRows, join_sites, join_views, last_rows
 from .rank_files import KeyRows, RankFiles, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]
@@ -57,15 +57,15 @@ class TapFolder:
             EngineFailed: A rank failed, or they did not do so in time.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._look():
+        while not self._refresh():
             if self.failures:
                 raise EngineFailed(
                     f"vLLM's taps ended: {'; '.join(self.failures)}",
-                    "mend what they say and start vLLM again",
+                    "fix that and start vLLM again",
                 )
             if time.monotonic() >= deadline:
                 raise EngineFailed(
-                    f"no vLLM engine is being observed in {self.path}: {self._there()}",
+                    f"no vLLM engine is being observed in {self.path}: {self._state_in_words()}",
                     "install rip into vLLM's environment, and start vLLM with RIP_TAP naming this folder",
                 )
             time.sleep(POLL_SECONDS)
@@ -78,7 +78,7 @@ class TapFolder:
             EngineFailed: Every rank that wrote there has ended.
         """
         if not self._ranks:
-            self._look()
+            self._refresh()
         if self._ranks and all(rank.is_over() or rank.why for rank in self._ranks):
             raise EngineFailed(
                 f"the engine that wrote into {self.path} has ended",
@@ -89,7 +89,7 @@ class TapFolder:
         """The keys of everything observed so far, in order of appearance."""
         found: dict[str, None] = {}
         for rank in self._ranks:
-            rank.look()
+            rank.refresh()
             found.update(dict.fromkeys(rank.keys()))
         return list(found)
 
@@ -106,9 +106,9 @@ class TapFolder:
         """
         if not self._ranks:
             self.wait_ready(timeout_s)
-        begun = time.monotonic()
+        started = time.monotonic()
         while True:
-            waited_s = time.monotonic() - begun
+            waited_s = time.monotonic() - started
             rows = self.rows_by_now(key, late_s=timeout_s if waited_s >= timeout_s else None, partial=partial)
             if rows is not None:
                 return rows
@@ -117,7 +117,7 @@ class TapFolder:
     def rows_by_now(
         self, key: str, since: int = 0, late_s: float | None = None, partial: bool = False
     ) -> TappedRows | None:
-        """One look: the rows of a request whose end every rank has marked; None: wait, and look again.
+        """The rows of a request whose end every rank has marked by now; None: wait, and try once more.
 
         Args:
             key: As `rows` takes it.
@@ -180,27 +180,27 @@ class TapFolder:
                 if rows is not None:
                     rank.forget(rows.numbers)
 
-    def _look(self) -> bool:
+    def _refresh(self) -> bool:
         """Read the folder; True when a whole engine is ready in it."""
         self._ranks = open_ranks(self.path)
         if not self._ranks:
             return False
-        place = self._ranks[0].place
-        whole = place["tp_size"] * place["pp_size"] * max(1, place["dp_size"])
+        world = self._ranks[0].coordinates
+        whole = world["tp_size"] * world["pp_size"] * max(1, world["dp_size"])
         return len(self._ranks) >= whole and all(rank.is_ready() for rank in self._ranks)
 
     def _describe(self) -> None:
         first = self._ranks[0]
         self.channel, self.row_hash, self.sketch = first.channel, first.row_hash, first.sketch
-        self.world = {name: first.place[name] for name in ("tp_size", "pp_size", "dp_size")}
+        self.world = {name: first.coordinates[name] for name in ("tp_size", "pp_size", "dp_size")}
         self.not_seen = list(dict.fromkeys(text for rank in self._ranks for text in rank.not_seen))
         self.sites = []
-        stages = [rank for rank in self._ranks if rank.place["dp_rank"] == first.place["dp_rank"]]
-        for stage in range(first.place["pp_size"]):
-            ranks = [rank for rank in stages if rank.place["pp_rank"] == stage]
-            self.sites += one_table([rank.sites for rank in ranks])
+        stages = [rank for rank in self._ranks if rank.coordinates["dp_rank"] == first.coordinates["dp_rank"]]
+        for stage in range(first.coordinates["pp_size"]):
+            ranks = [rank for rank in stages if rank.coordinates["pp_rank"] == stage]
+            self.sites += join_sites([rank.sites for rank in ranks])
 
-    def _there(self) -> str:
+    def _state_in_words(self) -> str:
         if not self.path.is_dir():
             return "there is no such folder"
         if not self._ranks:
@@ -228,26 +228,28 @@ class TapFolder:
                     f"{len(rows.numbers)} requests were observed under the key {key}",
                     "give every request a key of its own, and ask for one sample (n = 1) a request",
                 )
-            view = last_rows(rank.load(rows.numbers, since), len(rank.sites), since)
-            views.append((rank, view))
-            again = rows.count - len(view.table) - view.computed_again - max(0, since - len(prefix))
-            if since and again > 0:
+            view = RankView(rank, last_rows(rank.load(rows.numbers, since), len(rank.sites), since))
+            views.append(view)
+            recomputed = (
+                rows.count - len(view.rows.table) - view.rows.recomputed - max(0, since - len(prefix))
+            )
+            if since and recomputed > 0:
                 findings.append(
-                    f"{again} positions were computed again after their rows had been taken (preemption); "
-                    "the first are shown"
+                    f"{recomputed} positions were computed again after their rows had been taken "
+                    "(preemption); the first are shown"
                 )
             if whole and not rows.ended and not rank.is_over():
                 findings.append(f"rank {rank.name} did not see the end of the request")
             findings += [f"rank {rank.name}: {text}" for text in rank.broken]
         if not whole:
-            common = functools.reduce(np.intersect1d, [view.positions for _, view in views])
-            views = [(rank, view.only(common)) for rank, view in views]
-        return replace(joined(views, self.sites, findings), prefix=prefix)
+            common = functools.reduce(np.intersect1d, [view.rows.positions for view in views])
+            views = [RankView(view.rank, view.rows.only(common)) for view in views]
+        return replace(join_views(views, self.sites, findings), prefix=prefix)
 
 
 def _of_its_replicas(
     found: Sequence[tuple[RankFiles, KeyRows | None]],
 ) -> list[tuple[RankFiles, KeyRows | None]]:
     """The ranks that must see a request: of data-parallel replicas one has it, the others never will."""
-    replicas = {rank.place["dp_rank"] for rank, rows in found if rows is not None}
-    return [(rank, rows) for rank, rows in found if rank.place["dp_rank"] in replicas]
+    replicas = {rank.coordinates["dp_rank"] for rank, rows in found if rows is not None}
+    return [(rank, rows) for rank, rows in found if rank.coordinates["dp_rank"] in replicas]

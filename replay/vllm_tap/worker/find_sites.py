@@ -1,7 +1,7 @@
 """Finding the sites of a vLLM model in one forward pass: what its modules return, whole or one rank's shard.
 
 It knows vLLM's modules by the names of their classes and attributes, and imports none of them. What they are
-called is in `naming.py`, what is done with their outputs later in `taps.py`.
+called is in `site_names.py`, what is done with their outputs later in `module_taps.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from ....schemas.trace import Site
+from ...capture.modules import Output, some_of, tensors_of
+from .row_block import Columns
 from .site_names import Call, Naming
-from .step_summaries import Columns
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Source:
 
     module: nn.Module
     run: int
-    output: int
+    output: Output
     columns: Columns
     handed_on: int | None = None
 
 
 @dataclass(frozen=True)
-class Discovery:
+class FoundSites:
     """What one forward pass showed."""
 
     sites: list[Site]
@@ -55,7 +56,7 @@ def find_sites(
     forward: Callable[[], object],
     wanted: re.Pattern[str] | None = None,
     tp: tuple[int, int] = (0, 1),
-) -> Discovery:
+) -> FoundSites:
     """Run one forward pass and learn which sites the model has.
 
     Args:
@@ -92,9 +93,10 @@ def find_sites(
                 last = (tensor, len(sources) - 1) if is_simple else None
     not_seen = []
     if skipped:
-        shown = ", ".join(skipped[:3]) + (" …" if len(skipped) > 3 else "")
-        not_seen.append(f"{len(skipped)} outputs have no row per token and were not captured: {shown}")
-    return Discovery(sites, sources, not_seen)
+        not_seen.append(
+            f"{len(skipped)} outputs have no row per token and were not captured: {some_of(skipped)}"
+        )
+    return FoundSites(sites, sources, not_seen)
 
 
 class _Watch:
@@ -172,12 +174,3 @@ class _Watch:
         if is_sharded:
             for call in self._open:
                 call.began_shards = True
-
-
-def tensors_of(output: object) -> list[tuple[int, torch.Tensor]]:
-    """The tensors that a module returned, each with its index."""
-    if isinstance(output, torch.Tensor):
-        return [(0, output)]
-    if not isinstance(output, tuple | list):
-        return []
-    return [(index, item) for index, item in enumerate(output) if isinstance(item, torch.Tensor)]

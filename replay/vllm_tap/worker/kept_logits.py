@@ -1,4 +1,4 @@
-"""Next-token distributions of observed rows: logits are kept, and worked out behind the worker's back."""
+"""Next-token distributions of observed rows: logits are kept, and computed off the worker's thread."""
 
 from __future__ import annotations
 
@@ -93,18 +93,18 @@ class LogitsStore:
         return memory[self._used - count : self._used]
 
 
-def collect(kept: Iterable[KeptLogits], place: Sequence[int], k: int) -> Distributions:
+def collect(kept: Iterable[KeptLogits], row_in_part: Sequence[int], k: int) -> Distributions:
     """Distributions of kept logits, as a part holds them.
 
     Args:
         kept: The logits.
-        place: For each output row its row in the part.
+        row_in_part: Of each output row.
         k: K.
     """
     rows: list[int] = []
     items: list[TopK] = []
     for logits in kept:
-        rows += [place[row] for row in logits.rows]
+        rows += [row_in_part[row] for row in logits.rows]
         items += logits.distributions(k)
     if not items:
         return Distributions.none()

@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .step_summaries import StepInputs
+from .step import StepInputs
 
 if TYPE_CHECKING:
     import torch
 
 
 class Observer(Protocol):
-    """Told what a runner does. None of these may raise."""
+    """Is called with what a runner does. None of these may raise."""
 
     def scheduled(self, scheduler_output: Any) -> None:
         """A step begins: requests are new, finished or scheduled."""
 
     def forward(self, inputs: Callable[[], StepInputs]) -> None:
-        """The model is about to run. `inputs` reads what on, and is only called where somebody looks."""
+        """The model is about to run. `inputs` reads what on, and is only called where it is observed."""
 
     def forwarded(self, output: object) -> None:
         """The model has run."""
@@ -37,7 +37,7 @@ class Observer(Protocol):
 
 
 def observe_runner(runner: Any, observer: Observer) -> None:
-    """Tell an observer what a runner does, from now on.
+    """Report to an observer what a runner does, from now on.
 
     Raises:
         ValueError: A runner of a kind that is not known.

@@ -1,6 +1,6 @@
-"""Taps on the modules of a vLLM model: they show outputs to whoever looks, and cost little when nobody does.
+"""Taps on the modules of a vLLM model: they show outputs to an observer, and cost little where there is none.
 
-What is shown and how it is named was found by `sites.py`.
+What is shown and how it is named was found by `find_sites.py`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...capture.modules import Call, Output
 from .find_sites import Source
-from .step_summaries import Columns
+from .row_block import Columns
 
 See = Callable[[int, torch.Tensor, Columns], None]
 """Called with a source's number, its tensor, and the sites in its rows."""
 
+Show = Callable[[See, Any], None]
+"""Shows what a module returned."""
 
-Call = Callable[..., Any]
-"""Runs a module."""
+Observed = dict[tuple[int, Output], tuple[int, Columns]]
+"""(run of a module, output) → (number of the source, its sites)."""
 
 
 class ModuleTaps:
@@ -27,7 +30,7 @@ class ModuleTaps:
 
     Args:
         sources: What is observed.
-        failed: Told about an error in `see`; then nothing is shown any more.
+        failed: Called with an error in `see`; then nothing is shown any more.
     """
 
     def __init__(self, sources: Sequence[Source], failed: Callable[[Exception], None]) -> None:
@@ -39,7 +42,7 @@ class ModuleTaps:
         self._trusted: frozenset[int] = frozenset()
         self._twins = {number: source.handed_on for number, source in enumerate(sources)}
         self._remembered = frozenset(self._twins.values()) - {None}
-        by_module: dict[nn.Module, dict[tuple[int, int], tuple[int, Columns]]] = {}
+        by_module: dict[nn.Module, Observed] = {}
         for number, source in enumerate(sources):
             observed = by_module.setdefault(source.module, {})
             observed[source.run, source.output] = (number, source.columns)
@@ -55,17 +58,18 @@ class ModuleTaps:
             call = module._compiled_call_impl or module._call_impl
             if list(observed) == [(0, 0)]:
                 number, columns = observed[0, 0]
-                form = self._of_first_output
                 if number in self._remembered:
-                    form = self._of_remembered_output
+                    tapped = self._tapped(call, self._of_remembered_output(number, columns))
                 elif self._twins[number] is not None:
-                    form = self._of_handed_on_output
-                module._compiled_call_impl = form(call, number, columns)
+                    tapped = self._tapped(call, self._of_handed_on_output(number, columns))
+                else:
+                    tapped = self._of_first_output(call, number, columns)
             elif all(run == 0 for run, _ in observed):
                 outputs = [(output, number, columns) for (_, output), (number, columns) in observed.items()]
-                module._compiled_call_impl = self._of_outputs(call, outputs)
+                tapped = self._tapped(call, self._of_outputs(outputs))
             else:
-                module._compiled_call_impl = self._of_runs(call, module, observed)
+                tapped = self._tapped(call, self._of_runs(module, observed))
+            module._compiled_call_impl = tapped
 
     def show_to(self, see: See | None) -> None:
         """From now on outputs are shown to `see`, or to nobody. A new forward pass begins."""
@@ -95,73 +99,56 @@ class ModuleTaps:
 
         return tapped
 
-    def _of_remembered_output(self, call: Call, number: int, columns: Columns) -> Call:
+    def _of_remembered_output(self, number: int, columns: Columns) -> Show:
         """One whose output a module around it hands on."""
 
-        def tapped(*args: Any, **kwargs: Any) -> Any:
-            output = call(*args, **kwargs)
-            see = self._see
-            if see is not None:
-                try:
-                    self._last = tensor = output if isinstance(output, torch.Tensor) else output[0]
-                    see(number, tensor, columns)
-                except Exception as error:  # whatever it is, the request goes on
-                    self._stop(error)
-            return output
+        def show(see: See, output: Any) -> None:
+            self._last = tensor = output if isinstance(output, torch.Tensor) else output[0]
+            see(number, tensor, columns)
 
-        return tapped
+        return show
 
-    def _of_handed_on_output(self, call: Call, number: int, columns: Columns) -> Call:
+    def _of_handed_on_output(self, number: int, columns: Columns) -> Show:
         """One that hands on what a module within it returned."""
 
-        def tapped(*args: Any, **kwargs: Any) -> Any:
-            output = call(*args, **kwargs)
-            see = self._see
-            if see is not None:
-                try:
-                    tensor = output if isinstance(output, torch.Tensor) else output[0]
-                    if tensor is not self._last or number not in self._trusted:
-                        see(number, tensor, columns)
-                except Exception as error:  # whatever it is, the request goes on
-                    self._stop(error)
-            return output
+        def show(see: See, output: Any) -> None:
+            tensor = output if isinstance(output, torch.Tensor) else output[0]
+            if tensor is not self._last or number not in self._trusted:
+                see(number, tensor, columns)
 
-        return tapped
+        return show
 
-    def _of_outputs(self, call: Call, observed: Sequence[tuple[int, int, Columns]]) -> Call:
+    def _of_outputs(self, observed: Sequence[tuple[Output, int, Columns]]) -> Show:
         """A module that returns several tensors, once a pass."""
 
-        def tapped(*args: Any, **kwargs: Any) -> Any:
-            output = call(*args, **kwargs)
-            see = self._see
-            if see is not None:
-                try:
-                    for index, number, columns in observed:
-                        see(number, output if isinstance(output, torch.Tensor) else output[index], columns)
-                except Exception as error:  # whatever it is, the request goes on
-                    self._stop(error)
-            return output
+        def show(see: See, output: Any) -> None:
+            for index, number, columns in observed:
+                see(number, output if isinstance(output, torch.Tensor) else output[index], columns)
 
-        return tapped
+        return show
 
-    def _of_runs(
-        self, call: Call, module: nn.Module, observed: dict[tuple[int, int], tuple[int, Columns]]
-    ) -> Call:
+    def _of_runs(self, module: nn.Module, observed: Observed) -> Show:
         """A module that runs several times a pass."""
-        outputs = sorted({output for _, output in observed})
+        outputs = list(dict.fromkeys(output for _, output in observed))
 
+        def show(see: See, output: Any) -> None:
+            run = self._runs.get(module, 0)
+            self._runs[module] = run + 1
+            for index in outputs:
+                known = observed.get((run, index))
+                if known is not None:
+                    tensor = output if isinstance(output, torch.Tensor) else output[index]
+                    see(known[0], tensor, known[1])
+
+        return show
+
+    def _tapped(self, call: Call, show: Show) -> Call:
         def tapped(*args: Any, **kwargs: Any) -> Any:
             output = call(*args, **kwargs)
             see = self._see
             if see is not None:
                 try:
-                    run = self._runs.get(module, 0)
-                    self._runs[module] = run + 1
-                    for index in outputs:
-                        known = observed.get((run, index))
-                        if known is not None:
-                            tensor = output if isinstance(output, torch.Tensor) else output[index]
-                            see(known[0], tensor, known[1])
+                    show(see, output)
                 except Exception as error:  # whatever it is, the request goes on
                     self._stop(error)
             return output

@@ -1,4 +1,4 @@
-"""The folder that one rank writes: made private, bounded, written behind the worker's back by one thread."""
+"""The folder that one rank writes: made private, bounded, written by a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files.part import PART, SITES, STATE, Part, make_private, padded_state, write_part, write_private
+from ....schemas.files import replace_file
+from ..files.part import Part
+from ..files.part_file import write_part
+from ..files.rank_state import SITES, STATE, boot_id, padded_state
 
 MOST_WAITING_BYTES = 512 << 20
 """Parts that may wait for the disk. More would take the memory that serving needs."""
@@ -22,7 +25,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Stopped(Exception):
-    """The observation has to end, with the reason in words."""
+    """The observation has to end; the message says why."""
 
 
 class RankFolder:
@@ -47,10 +50,10 @@ class RankFolder:
         most_bytes: int,
         failed: Callable[[str], None],
     ) -> None:
-        make_private(parent)
-        self.path = parent / f"{_boot_id()}-{os.getpid()}-rank{rank}"
+        _make_private(parent)
+        self.path = parent / f"{boot_id()}-{os.getpid()}-rank{rank}"
         self.path.mkdir(mode=0o700)
-        self._facts = {**facts, "boot_id": _boot_id(), "pid": os.getpid(), "started": time.time()}
+        self._facts = {**facts, "boot_id": boot_id(), "pid": os.getpid(), "started": time.time()}
         self._state = os.open(self.path / STATE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self.say("starting")
         self._most_bytes = most_bytes
@@ -78,7 +81,8 @@ class RankFolder:
         Raises:
             OSError: As the disk says.
         """
-        write_private(self.path / SITES, text)
+        with replace_file(self.path / SITES) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
 
     def put(self, part: Callable[[], Part], size: int, written: Callable[[], None]) -> None:
         """Have a part made and written soon.
@@ -115,7 +119,7 @@ class RankFolder:
                 self._written[path] = bytes_written
                 written()
             except Exception as error:  # whatever it is, the worker serves
-                self._failed(_in_words(error, self.path))
+                self._failed(_reason_of(error, self.path))
                 return
             with self._lock:
                 self._waiting_bytes -= size
@@ -144,40 +148,14 @@ def _stay_out_of_the_way() -> None:
         ctypes.CDLL(None).omp_set_num_threads(1)  # of this thread only
 
 
-def _in_words(error: Exception, folder: Path) -> str:
+def _reason_of(error: Exception, folder: Path) -> str:
     if isinstance(error, OSError):
         return f"{folder} could not be written: {error.strerror or error}"
     return str(error) if isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
 
 
-def _boot_id() -> str:
-    """Tells process ids of one machine's runs apart; short, since it is part of a folder's name."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
-    return "unknown"
-
-
-def is_alive(state: Mapping[str, Any]) -> bool | None:
-    """Whether the process that wrote this state still runs; None where that cannot be known from here."""
-    pid = state.get("pid")
-    if state.get("boot_id") != _boot_id() or not isinstance(pid, int) or pid <= 0:
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def part_number(name: str) -> int | None:
-    """Which part a file name is, or None for another file."""
-    stem = name.removeprefix("part-").removesuffix(".rip")
-    return int(stem) if stem.isdecimal() and name == PART.format(int(stem)) else None
-
-
-def in_order(names: Sequence[str]) -> list[str]:
-    """The parts among file names, in the order they were written."""
-    numbered = [(number, name) for name in names if (number := part_number(name)) is not None]
-    return [name for _, name in sorted(numbered)]
+def _make_private(folder: Path) -> None:
+    """Make a folder, and those it lies in, for their owner only. One that is there is left as it is."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
 """From steps to part files: which requests are recorded, where a step's rows go, when they are written.
 
-It knows requests and rows, not vLLM: runners tell it what they do (`runners.py`), taps show it tensors
-(`taps.py`). Nothing here may disturb serving: whatever fails ends the observation and is said once.
+It knows requests and rows, not vLLM: runners report what they do (`model_runners.py`), taps show it tensors
+(`module_taps.py`). Nothing here may disturb serving: whatever fails ends the observation and is said once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...row_summaries.summaries import SLOT_BYTES
 from ..files.part import TappedRequest
-from .find_sites import Discovery
+from .find_sites import FoundSites
 from .model_runners import new_requests
 from .module_taps import ModuleTaps
 from .rank_writer import RankFolder
-from .row_block import SUMMARY_BYTES, RowBlock
+from .row_block import Columns, RowBlock, summarise_columns
 from .settings import TapSettings
-from .step import Step
-from .step_summaries import NOBODY, Columns, StepInputs, segments_of, summarise_columns
+from .step import NOBODY, Step, StepInputs, segments_of
 
 PENDING_BYTES = 8 << 20
 """Summaries kept in memory before they are written."""
@@ -41,11 +41,11 @@ LOG = logging.getLogger("vllm.rip_tap")
 
 
 class Recorder:
-    """The observer of one rank (see runners.Observer).
+    """The observer of one rank (see model_runners.Observer).
 
     Args:
         folder: Where parts go.
-        settings: What is asked for.
+        settings: How the worker is observed.
         found: The sites and where they are observed.
         taps: The taps on the modules.
         output: Where the model's own output goes, for a model whose modules cannot be tapped; None: nowhere.
@@ -56,7 +56,7 @@ class Recorder:
         self,
         folder: RankFolder,
         settings: TapSettings,
-        found: Discovery,
+        found: FoundSites,
         taps: ModuleTaps,
         output: Columns | None,
         has_logits: bool,
@@ -84,7 +84,7 @@ class Recorder:
         self._flushed_at = time.monotonic()
         self._step: Step | None = None
 
-    # What a runner tells. None of it raises.
+    # What a runner reports. None of it raises.
 
     def scheduled(self, scheduler_output: Any) -> None:
         """A step begins."""
@@ -156,8 +156,8 @@ class Recorder:
         if self._ended:
             self._flush()
         for new in new_requests(scheduler_output):
-            asked = None if new.extra is None else new.extra.get("rip_tap")
-            key = new.name if asked is None and not self._settings.only_asked else str(asked or "")
+            own_key = None if new.extra is None else new.extra.get("rip_tap")
+            key = new.name if own_key is None and not self._settings.only_keyed else str(own_key or "")
             if key and new.name not in self._numbers:
                 self._requests[self._next_number] = TappedRequest(new.name, key, new.prefix)
                 self._numbers[new.name] = self._next_number
@@ -228,13 +228,13 @@ class Recorder:
             del self._requests[number]
         self._ended = []
 
-        def again() -> None:
+        def reuse() -> None:
             block.clear()
             if block.room == self._room():
                 self._spare.append(block)
 
         part = functools.partial(block.part, requests, ended, self._settings.topk)
-        self._folder.put(part, block.nbytes(), again)
+        self._folder.put(part, block.nbytes(), reuse)
         try:
             self._block = self._spare.pop()
         except IndexError:
@@ -259,4 +259,4 @@ class Recorder:
 
     def _room(self) -> int:
         """Rows of a usual block."""
-        return max(LEAST_ROWS, PENDING_BYTES // (SUMMARY_BYTES * max(self._sites, 1)))
+        return max(LEAST_ROWS, PENDING_BYTES // (SLOT_BYTES * max(self._sites, 1)))

@@ -1,4 +1,4 @@
-"""What the environment variables RIP_TAP… ask for."""
+"""How a worker is observed, as the environment variables RIP_TAP… say."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class TapSettings:
         sites: RIP_TAP_SITES: only sites whose label matches this pattern; None: all.
         most_bytes: RIP_TAP_MAX_MB: most that this rank's folder may hold; reaching it ends the observation.
         topk: RIP_TAP_TOPK: K of the distributions; 0: only the logits' hash.
-        only_asked: RIP_TAP_ONLY_ASKED=1: requests that do not carry `rip_tap` are not observed.
+        only_keyed: RIP_TAP_ONLY_ASKED=1: requests that do not carry `rip_tap` are not observed.
     """
 
     folder: Path
     sites: re.Pattern[str] | None = None
     most_bytes: int = DEFAULT_MAX_MB << 20
     topk: int = DEFAULT_TOPK
-    only_asked: bool = False
+    only_keyed: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> TapSettings:
@@ -46,7 +46,7 @@ class TapSettings:
             sites=sites,
             most_bytes=_whole(environment, "RIP_TAP_MAX_MB", DEFAULT_MAX_MB, 1) << 20,
             topk=_whole(environment, "RIP_TAP_TOPK", DEFAULT_TOPK, 0),
-            only_asked=environment.get("RIP_TAP_ONLY_ASKED", "") not in ("", "0"),
+            only_keyed=environment.get("RIP_TAP_ONLY_ASKED", "") not in ("", "0"),
         )
 
 

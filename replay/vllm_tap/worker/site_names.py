@@ -1,4 +1,4 @@
-"""Canonical names for what vLLM's modules return: fused projections taken apart, residual streams placed.
+"""Canonical names for what vLLM's modules return: fused projections and residual streams taken apart.
 
 It knows class names and attributes of vLLM's modules, and imports none of them.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....schemas.trace import Site
-from ...capture.modules import ATTENTION_OUTPUT, canonical_name
+from ...capture.modules import ATTENTION_OUTPUT, Output, canonical_name
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ class Call:
     """Which run under that path."""
     run: int
     """Which run of the module at all."""
-    outputs: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    outputs: list[tuple[Output, torch.Tensor]] = field(default_factory=list)
     sharded: bool = False
     has_children: bool = False
     began_shards: bool = False
@@ -91,11 +91,11 @@ class Naming:
         """Whether a tensor has a row for each token."""
         return tensor.dim() > 0 and tensor.shape[0] == self._tokens and tensor.numel() > 0
 
-    def in_causal_order(self, call: Call) -> list[tuple[int, torch.Tensor]]:
+    def in_causal_order(self, call: Call) -> list[tuple[Output, torch.Tensor]]:
         """The outputs of a call: the sum that a fused norm returns comes before what it made of it."""
         return call.outputs[::-1] if self._is_fused_norm(call) else call.outputs
 
-    def sites_of(self, call: Call, output: int, tensor: torch.Tensor) -> list[tuple[Site, int]]:
+    def sites_of(self, call: Call, output: Output, tensor: torch.Tensor) -> list[tuple[Site, int]]:
         """The sites in one output's rows, each with its first element; none if they are shown elsewhere."""
         path = canonical_path(call.path)
         rows = self._with_rows(call)
@@ -129,7 +129,7 @@ class Naming:
             first += size
         return found
 
-    def _with_rows(self, call: Call) -> list[int]:
+    def _with_rows(self, call: Call) -> list[Output]:
         return [index for index, item in call.outputs if self.has_rows(item)]
 
     def _is_fused_norm(self, call: Call) -> bool:

@@ -1,6 +1,6 @@
 """One vLLM worker gets its taps: when its model is ready, the sites are found and the observation begins.
 
-It knows the worker, its configuration and its place among the ranks. It is imported in workers only.
+It knows the worker, its configuration and its rank. It is imported in workers only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +22,14 @@ from ....schemas.trace import Site
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
 from ...row_summaries.summarise import prepare_kernel
-from .find_sites import Discovery, find_sites
+from .find_sites import FoundSites, find_sites
 from .model_runners import observe_runner
 from .module_taps import ModuleTaps
 from .rank_writer import RankFolder
 from .recorder import Recorder
+from .row_block import Columns
 from .settings import TapSettings
 from .site_names import canonical_path
-from .step_summaries import Columns
 
 PROBE_TOKENS = 11
 """Tokens of the dummy pass that shows the sites: no model has an axis of 11."""
@@ -59,18 +60,28 @@ def tap_worker(worker: Any) -> None:
 def _start(worker: Any) -> None:
     """Observe a worker that is about to serve."""
     config = worker.vllm_config
-    channel, why = _channel(config)
-    observe(worker.model_runner, TapSettings.of(os.environ), _place(config), _facts(config), channel, why)
+    engine = TappedEngine(_coordinates(config), _identity(config), *_channel(config))
+    observe(worker.model_runner, TapSettings.of(os.environ), engine)
 
 
-def observe(
-    runner: Any,
-    settings: TapSettings,
-    place: Mapping[str, int],
-    facts: Mapping[str, Any],
-    channel: str = "eager",
-    why: str = "",
-) -> Recorder:
+@dataclass(frozen=True)
+class TappedEngine:
+    """What is known of the engine that a worker belongs to.
+
+    Attributes:
+        coordinates: `tp_rank tp_size pp_rank pp_size dp_rank dp_size rank` of this process.
+        identity: What sets this engine apart from another one in the same folder: `instance model vllm`.
+        channel: How the model runs. Modules can be tapped where it is `eager`.
+        why: Why they cannot.
+    """
+
+    coordinates: Mapping[str, int]
+    identity: Mapping[str, Any]
+    channel: str = "eager"
+    why: str = ""
+
+
+def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorder:
     """Find the sites, make the folder, put the taps on. What fails on the way is written there.
 
     The dummy pass comes first: all ranks run it together, so nothing that may fail on one of them alone
@@ -78,54 +89,31 @@ def observe(
 
     Args:
         runner: vLLM's model runner, its model loaded.
-        settings: What is asked for.
-        place: `tp_rank tp_size pp_rank pp_size dp_rank dp_size rank` of this process.
-        facts: What tells this engine from another one: `instance model vllm`.
-        channel: How the model runs. Modules can be tapped where it is `eager`.
-        why: Why they cannot.
+        settings: How the worker is observed.
+        engine: The engine.
 
     Raises:
         OSError: There is no folder to write to.
     """
-    model = runner.get_model()
-    output: Columns | None = None
-    problem: Exception | None = None
-    found = Discovery([], [], [])
-    if channel == "eager":
-        try:
-            found = find_sites(
-                model,
-                lambda: runner._dummy_run(PROBE_TOKENS),
-                settings.sites,
-                (place["tp_rank"], place["tp_size"]),
-            )
-        except Exception as error:  # said below, once there is a place to say it
-            problem = error
-    else:
-        found, output = output_only(model, settings.sites, why)
+    found, output, problem = _find_sites(runner, settings, engine)
     taps = ModuleTaps(found.sources, lambda error: recorder.failed_by(error))
+    coordinates = engine.coordinates
+    facts = {**engine.identity, "channel": engine.channel, "row_hash": ROW_HASH_NAME, "sketch": SKETCH_NAME}
     folder = RankFolder(
         settings.folder,
-        place["rank"],
-        {**place, **facts, "channel": channel, "row_hash": ROW_HASH_NAME, "sketch": SKETCH_NAME},
+        coordinates["rank"],
+        {**coordinates, **facts},
         settings.most_bytes,
         lambda why: recorder.fail(why),
     )
-    has_logits = place["tp_rank"] == 0 and place["pp_rank"] == place["pp_size"] - 1
+    has_logits = coordinates["tp_rank"] == 0 and coordinates["pp_rank"] == coordinates["pp_size"] - 1
     recorder = Recorder(folder, settings, found, taps, output, has_logits)
     try:
         if problem is not None:
             raise problem
         kernel = prepare_kernel(runner.device, getattr(runner, "dtype", None))
-        folder.write_sites(
-            json.dumps(
-                {
-                    "sites": [site.model_dump() for site in found.sites],
-                    "not_seen": found.not_seen,
-                    "kernel": kernel,
-                }
-            )
-        )
+        sites = [site.model_dump() for site in found.sites]
+        folder.write_sites(json.dumps({"sites": sites, "not_seen": found.not_seen, "kernel": kernel}))
         observe_runner(runner, recorder)
         taps.attach()
         folder.say("ready")
@@ -133,12 +121,26 @@ def observe(
         recorder.failed_by(error)
         return recorder
     atexit.register(recorder.close)
-    LOG.info("rip observes %d sites (%s) and writes to %s", len(found.sites), channel, folder.path)
+    LOG.info("rip observes %d sites (%s) and writes to %s", len(found.sites), engine.channel, folder.path)
     return recorder
 
 
-def _place(config: Any) -> dict[str, int]:
-    """Where this rank stands in its engine."""
+def _find_sites(
+    runner: Any, settings: TapSettings, engine: TappedEngine
+) -> tuple[FoundSites, Columns | None, Exception | None]:
+    """The sites, where the model's own output goes, and what failed (reported once there is a folder)."""
+    model = runner.get_model()
+    if engine.channel != "eager":
+        return *output_only(model, settings.sites, engine.why), None
+    tp = engine.coordinates["tp_rank"], engine.coordinates["tp_size"]
+    try:
+        return find_sites(model, lambda: runner._dummy_run(PROBE_TOKENS), settings.sites, tp), None, None
+    except Exception as error:
+        return FoundSites([], [], []), None, error
+
+
+def _coordinates(config: Any) -> dict[str, int]:
+    """Which rank of its engine this process is."""
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     tp, pp = get_tp_group(), get_pp_group()
@@ -153,8 +155,8 @@ def _place(config: Any) -> dict[str, int]:
     }
 
 
-def _facts(config: Any) -> dict[str, Any]:
-    """What tells this engine from another one that wrote into the same folder."""
+def _identity(config: Any) -> dict[str, Any]:
+    """What sets this engine apart from another one that wrote into the same folder."""
     import vllm
 
     return {
@@ -181,7 +183,7 @@ def _name(value: Any) -> str:
 
 def output_only(
     model: nn.Module, wanted: re.Pattern[str] | None, why: str
-) -> tuple[Discovery, Columns | None]:
+) -> tuple[FoundSites, Columns | None]:
     """The one site of a model whose modules run where no tap reaches: its output, which is its last norm's.
 
     Args:
@@ -196,11 +198,11 @@ def output_only(
         if "norm" in type(module).__name__.lower() and "." not in canonical_path(path)
     ]
     if not norms:
-        return Discovery([], [], not_seen), None
+        return FoundSites([], [], not_seen), None
     path, module = norms[-1]
     weight = next(module.parameters(), None)
     if weight is None:
-        return Discovery([], [], not_seen), None
+        return FoundSites([], [], not_seen), None
     site = Site(
         name=canonical_path(path),
         module=type(module).__name__,
@@ -208,5 +210,5 @@ def output_only(
         width=weight.numel(),
     )
     if wanted is not None and not wanted.search(site.label()):
-        return Discovery([], [], not_seen), None
-    return Discovery([site], [], not_seen), ((0, 0, site.width),)
+        return FoundSites([], [], not_seen), None
+    return FoundSites([site], [], not_seen), ((0, 0, site.width),)

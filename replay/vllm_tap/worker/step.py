@@ -1,17 +1,95 @@
-"""One forward pass some of whose rows are observed: its row table, and which rows its logits belong to."""
+"""One forward pass of a vLLM worker: which of its token rows are observed, and where they and its logits go.
+
+vLLM lays the tokens of a batch out flat. Axes: T token rows of a step (padding behind them), R observed rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..files.part import ROW_FIELDS
-from .step_summaries import NOBODY, Segment, StepInputs
 
 if TYPE_CHECKING:
     import torch
+
+NOBODY = -1
+"""Request number of a row that lies between observed ones and is dropped."""
+
+SPAN_ROWS = 64
+"""Up to so many rows are summarised in one go although some between them are not observed: that is cheaper
+than a call for every stretch."""
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """One forward pass, as a model runner prepared it. All lists are in the order of its batch.
+
+    Attributes:
+        request_ids: vLLM's ids.
+        counts: Tokens of each request in this pass.
+        drafts: How many of them are drafts of speculative decoding.
+        token_ids: [T], the ids fed: a copy of its own, perhaps on a device.
+        positions: [T], likewise; None where they do not count tokens.
+        computed: Tokens of each request that were in the KV cache before, where `positions` do not tell.
+        padded: Rows of the pass, padding included.
+    """
+
+    request_ids: Sequence[str]
+    counts: Sequence[int]
+    drafts: Sequence[int]
+    token_ids: torch.Tensor
+    positions: torch.Tensor | None
+    computed: Sequence[int]
+    padded: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Token rows `first … first + count − 1` of a step go to rows `out …` of the summaries."""
+
+    first: int
+    count: int
+    out: int
+
+
+def segments_of(
+    inputs: StepInputs, numbers: Sequence[int], first_out: int
+) -> tuple[list[Segment], np.ndarray[Any, Any]]:
+    """Which rows of a step are observed.
+
+    Args:
+        inputs: The step.
+        numbers: The number of each request of the batch, NOBODY where it is not observed.
+        first_out: Output row of the first one.
+
+    Returns:
+        The stretches, and the batch rows int32[R]: which request of the batch each output row belongs to,
+        NOBODY where it is to be dropped.
+    """
+    ends = np.cumsum(inputs.counts)
+    stretches: list[tuple[int, int]] = []
+    for row, number in enumerate(numbers):
+        first, end = int(ends[row]) - inputs.counts[row], int(ends[row])
+        if number == NOBODY or first == end:
+            continue
+        if stretches and stretches[-1][1] == first:
+            stretches[-1] = (stretches[-1][0], end)
+        else:
+            stretches.append((first, end))
+    if len(stretches) > 1 and stretches[-1][1] - stretches[0][0] <= SPAN_ROWS:
+        stretches = [(stretches[0][0], stretches[-1][1])]
+    owners = np.repeat(np.arange(len(numbers), dtype=np.int32), inputs.counts)
+    owners[np.asarray(numbers, np.int32)[owners] == NOBODY] = NOBODY
+    segments, kept = [], []
+    for first, end in stretches:
+        segments.append(Segment(first, end - first, first_out))
+        kept.append(owners[first:end])
+        first_out += end - first
+    return segments, np.concatenate(kept) if kept else np.zeros(0, np.int32)
 
 
 class Step:
