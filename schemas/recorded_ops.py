@@ -21,15 +21,15 @@ ZOOM_KEY = b"rip.zoom"
 ZOOM_SUFFIX = ".zoom.parquet"
 
 COLUMNS: tuple[Column, ...] = (
-    Column("pass", "int32", "index", "which recorded forward pass; the header's `passes` tell whose"),
+    Column("pass", "int32", "index", "which recorded forward pass; the header's `passes` say whose"),
     Column("index", "int32", "index", "ordinal of the op in the pass, ops out of scope included"),
     Column("module", "string", "", "canonical path of the module that it ran in; empty: the model itself"),
     Column("call", "int32", "index", "which run of that module in the pass"),
     Column("op", "string", "", "op and overload: `aten.mm.default`"),
     Column("occurrence", "int32", "index", "ops of that name before it in the same call of the module"),
     Column("arguments", "string", "", "arguments that are no tensors"),
-    Column("inputs", "list<tensor>", "", "the tensors that it took, as they were before it ran"),
-    Column("outputs", "list<tensor>", "", "the tensors that it gave"),
+    Column("inputs", "list<tensor>", "", "its input tensors, as they were before it ran"),
+    Column("outputs", "list<tensor>", "", "its output tensors"),
 )
 """Of `NAME.zoom.parquet`."""
 

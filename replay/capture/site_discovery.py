@@ -169,7 +169,7 @@ class FirstPass(SiteDiscovery):
             f"outputs have two axes of {self.tokens}: which one counts tokens is ambiguous "
             f"({some_of(self._doubtful)})",
             "state it, axes='batch-first' for [batch, tokens, …] or axes='time-first' for "
-            "[tokens, batch, …], or begin with another number of tokens",
+            "[tokens, batch, …], or begin with a different number of tokens",
         )
 
     def summaries(self) -> list[RowSummaries]:

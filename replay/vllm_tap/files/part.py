@@ -6,7 +6,7 @@ It needs neither torch, vLLM nor pyarrow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,9 @@ from ...row_summaries.summaries import RowSummaries
 ROW_FIELDS = ("request", "position", "token_id", "step", *SHAPE_COLUMNS)
 """Columns of a part's row table: int32[R, 9]. `request` is the rank's own number of the request, `step` the
 number of the forward pass."""
-
-SUMMARIES = ("row_hash", "l2", "absmax", "sketch")
-DISTRIBUTIONS = ("row", "ids", "logits", "logprobs", "logsumexp", "logits_hash")
-"""Fields of the classes below, as a part names its arrays."""
+REQUEST, POSITION, TOKEN_ID, STEP = range(4)
+SHAPE = slice(4, None)
+"""Where they stand; the shape of the forward pass comes last."""
 
 Int32 = npt.NDArray[np.int32]
 
@@ -85,13 +84,15 @@ class Part:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Everything but the header, by name."""
-        found: dict[str, npt.NDArray[Any]] = {"rows": self.rows}
-        for name in SUMMARIES:
-            found[name] = getattr(self.summaries, name)
-        for name in DISTRIBUTIONS:
-            found[f"next.{name}"] = getattr(self.distributions, name)
-        return found
+        distributions = {f"next.{name}": array for name, array in vars(self.distributions).items()}
+        summaries = dict(zip(SUMMARIES, self.summaries.arrays(), strict=True))
+        return {"rows": self.rows, **summaries, **distributions}
 
     def nbytes(self) -> int:
         """Bytes of its arrays."""
         return sum(array.nbytes for array in self.arrays().values())
+
+
+SUMMARIES = tuple(field.name for field in fields(RowSummaries))
+DISTRIBUTIONS = tuple(field.name for field in fields(Distributions))
+"""As a part names its arrays."""

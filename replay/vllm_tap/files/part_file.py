@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ....schemas.files import replace_file
 from ....schemas.trace import SKETCH_SIZE
 from ...row_summaries.summaries import RowSummaries
-from .part import DISTRIBUTIONS, ROW_FIELDS, SUMMARIES, Distributions, Part, TappedRequest
+from .part import DISTRIBUTIONS, POSITION, REQUEST, ROW_FIELDS, SUMMARIES, Distributions, Part, TappedRequest
 
 MAGIC = b"RIPTAP1\n"
 BEGIN_BYTES = 24
@@ -115,12 +115,15 @@ def read_index(path: Path) -> PartIndex:
             file.seek(start + int(item["at"]))
             raw = np.frombuffer(file.read(4 * count), np.int32)
             rows = raw.reshape(-1, len(ROW_FIELDS))
-            numbers, counts = np.unique(rows[:, 0], return_counts=True)
+            numbers, counts = np.unique(rows[:, REQUEST], return_counts=True)
             return PartIndex(
                 _requests(header),
                 [int(number) for number in header["ended"]],
                 dict(zip(numbers.tolist(), counts.tolist(), strict=True)),
-                {number: int(rows[rows[:, 0] == number, 1].max()) for number in numbers.tolist()},
+                {
+                    number: int(rows[rows[:, REQUEST] == number, POSITION].max())
+                    for number in numbers.tolist()
+                },
             )
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise BrokenPart(f"its header is invalid: {error}") from None
@@ -213,7 +216,7 @@ def _check_shapes(part: Part) -> None:
     at = part.distributions.row
     if many and (at.min() < 0 or at.max() >= count):
         raise BrokenPart("a distribution belongs to no row")
-    if not set(part.rows[:, 0].tolist()) <= set(part.requests):
+    if not set(part.rows[:, REQUEST].tolist()) <= set(part.requests):
         raise BrokenPart("a row belongs to no request")
 
 

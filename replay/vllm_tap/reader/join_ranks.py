@@ -16,7 +16,7 @@ from ....schemas.trace import Site
 from ...row_summaries.summaries import RowSummaries
 from ...row_summaries.token_distribution import TopK
 from ...trace_file.rows import ExecutionShape
-from ..files.part import ROW_FIELDS, Distributions, Part
+from ..files.part import POSITION, REQUEST, ROW_FIELDS, SHAPE, STEP, TOKEN_ID, Distributions, Part
 from .rank_files import RankFiles
 
 
@@ -60,7 +60,7 @@ class RankRows:
     @property
     def positions(self) -> npt.NDArray[np.int32]:
         """int32[R]"""
-        return self.table[:, 1]
+        return self.table[:, POSITION]
 
     def only(self, positions: npt.NDArray[np.int32]) -> RankRows:
         """The rows at some positions."""
@@ -89,14 +89,14 @@ def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> 
     summaries = [RowSummaries.empty(0, sites)]
     topk: list[TopK | None] = []
     for part, number in parts:
-        mine = np.flatnonzero((part.rows[:, 0] == number) & (part.rows[:, 1] >= since))
+        mine = np.flatnonzero((part.rows[:, REQUEST] == number) & (part.rows[:, POSITION] >= since))
         tables.append(part.rows[mine])
         summaries.append(part.summaries.at(mine))
         index_of = {int(row): index for index, row in enumerate(part.distributions.row)}
         topk += [_topk(part.distributions, index_of.get(row)) for row in mine.tolist()]
     table = np.concatenate(tables)
-    order = np.lexsort((table[:, 3], table[:, 1]))
-    following = np.append(table[order, 1], -1)
+    order = np.lexsort((table[:, STEP], table[:, POSITION]))
+    following = np.append(table[order, POSITION], -1)
     last = order[following[1:] != following[:-1]]
     return RankRows(
         table[last],
@@ -119,10 +119,10 @@ def join_views(views: Sequence[RankView], sites: Sequence[Site], findings: Seque
     join = _Join(np.unique(np.concatenate([view.rows.positions for view in views])), sites)
     for view in views:
         join.add(view)
-    shapes = [ExecutionShape(*row) for row in join.table[:, 4:].tolist()]
+    shapes = [ExecutionShape(*row) for row in join.table[:, SHAPE].tolist()]
     return TappedRows(
         positions=join.positions,
-        token_ids=join.table[:, 2].copy(),
+        token_ids=join.table[:, TOKEN_ID].copy(),
         shapes=shapes,
         summaries=join.summaries,
         topk=join.topk,

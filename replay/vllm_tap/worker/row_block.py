@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...row_summaries.gpu_queue import Pending
 from ...row_summaries.summaries import SLOT_BYTES, RowSummaries
 from ...row_summaries.summarise import ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT, Work, summarise_tensor
-from ..files.part import ROW_FIELDS, Part, TappedRequest
+from ..files.part import REQUEST, ROW_FIELDS, Part, TappedRequest
 from .kept_logits import LogitsStore, collect
 from .step import NOBODY, Segment, Step
 
@@ -73,7 +73,7 @@ class RowBlock:
         table = np.concatenate([np.zeros((0, len(ROW_FIELDS)), np.int32), *tables])
         summaries = self.summaries.at(slice(self.used))
         _fill_twins(summaries, self._twins)
-        kept = table[:, 0] != NOBODY
+        kept = table[:, REQUEST] != NOBODY
         following = collect(self.logits.kept, (np.cumsum(kept) - 1).tolist(), topk)
         if not kept.all():
             table, summaries = table[kept], summaries.at(kept)

@@ -125,22 +125,26 @@ class Step:
     def table(self) -> np.ndarray[Any, Any]:
         """The row table of a step that has landed: int32[R, len(ROW_FIELDS)]. May run on any thread."""
         inputs, owners = self.inputs, self.owners
-        table = np.zeros((len(owners), len(ROW_FIELDS)), np.int32)
         tokens = np.concatenate([np.arange(item.first, item.first + item.count) for item in self.segments])
         firsts = np.cumsum([0, *inputs.counts[:-1]])
         if self._positions is None:
             computed = np.asarray(inputs.computed, np.int32)
         else:
             computed = self._positions[firsts].astype(np.int32)
-        table[:, 0] = np.where(owners == NOBODY, NOBODY, np.asarray(self.numbers, np.int32)[owners])
-        table[:, 1] = computed[owners] + tokens - firsts[owners]
-        table[:, 2] = self._token_ids[tokens]
-        table[:, 3] = self.number
-        table[:, 4] = len(inputs.request_ids)
-        table[:, 5] = owners
-        table[:, 6] = np.asarray(inputs.counts, np.int32)[owners]
-        table[:, 7] = inputs.padded - sum(inputs.counts)
-        table[:, 8] = computed[owners]
+        columns = {
+            "request": np.where(owners == NOBODY, NOBODY, np.asarray(self.numbers, np.int32)[owners]),
+            "position": computed[owners] + tokens - firsts[owners],
+            "token_id": self._token_ids[tokens],
+            "step": self.number,
+            "batch_size": len(inputs.request_ids),
+            "batch_row": owners,
+            "num_tokens": np.asarray(inputs.counts, np.int32)[owners],
+            "padded_tokens": inputs.padded - sum(inputs.counts),
+            "cached_tokens": computed[owners],
+        }
+        table = np.empty((len(owners), len(ROW_FIELDS)), np.int32)
+        for index, name in enumerate(ROW_FIELDS):
+            table[:, index] = columns[name]
         return table
 
     def rows_of_logits(self, hidden: torch.Tensor) -> list[int | None]:
