@@ -150,9 +150,9 @@ class EngineAbilities(Record):
 
     modes: list[Mode]
     seed: bool
-    """A seed chooses the draws; without one no run can be asked to come again."""
+    """A seed chooses the draws; without one no run can be repeated."""
     token_ids: bool
-    """It tells the ids that it generated; else there is only text."""
+    """It returns the ids that it generated; else there is only text."""
     logprobs: Literal["raw", "processed", "unknown", "none"]
     """Whether log-probabilities are those before the logits processors and the temperature."""
 
@@ -166,7 +166,7 @@ class SequenceResult(Record):
     reason: str
     """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
     text: str | None = None
-    """The generated text; all there is of an engine that tells no token ids."""
+    """The generated text; all there is of an engine that returns no token ids."""
     ttft_s: float | None = None
     """Seconds from sending the request to the first token; None for engines in this process."""
     itl_s: float | None = None

@@ -47,7 +47,7 @@ class OpFinding(Record):
     """The first of a module's ops at which two sides differ."""
 
     kind: Literal["op", "block", "weight", "outside", "unknown", "none"]
-    """`op`: one op gives another output for equal inputs. `block`: other ops stand in its place. `weight`: a
+    """`op`: one op gives a different output for equal inputs. `block`: different ops ran. `weight`: a
     parameter differs. `outside`: a tensor that was made before this pass, or outside the recorded modules,
     differs (a KV cache, positions). `unknown`: tensors could not be compared. `none`: nothing differs."""
     sentence: str

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Layout(Enum):
-    """Where the token axis of an output lies. Found once, with sizes that tell the axes apart."""
+    """Where the token axis of an output lies. Found once, with sizes that differ for every axis."""
 
     BATCH_FIRST = "[B or 1, T, …]: 1 where all sequences share the rows (rotary tables)"
     HEADS_FIRST = "[B, H, T, D]: a norm of queries or keys behind the transpose"
-    TIME_FIRST = "[T, B, …]: torch's recurrent and transformer modules, unless told otherwise"
+    TIME_FIRST = "[T, B, …]: torch's recurrent and transformer modules, by default"
     CHANNELS_FIRST = "[B or 1, W, T]: convolutions"
     TABLE = "[T, W]: rows that all sequences share (learned positions)"
     FLAT = "[B·T, …]: routers and experts"

@@ -31,7 +31,7 @@ from .observed_passes import Keep, LongPass, Segment, StepBlock, StepPass
 from .row_layout import RowShape
 from .site_discovery import INPUT, UNOBSERVED, Axes, FirstPass, SiteDiscovery, Span
 
-PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so a shape tells its axes apart
+PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so every axis of a shape is known by its size
 
 
 class Taps:
@@ -86,7 +86,7 @@ class Taps:
             axes: How the program lays out its tensors, where that was stated.
 
         Raises:
-            BadInput: On leaving, where the sizes of this pass do not tell where the rows of a site lie.
+            BadInput: On leaving, where the sizes of this pass leave open where rows lie.
         """
         found = FirstPass(self._wanted, batch, tokens, spans, self.base, axes)
         with replace_calls(self._showing(found)):

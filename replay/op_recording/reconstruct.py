@@ -16,7 +16,7 @@ from ..request.golden import Golden
 from ..request.resolve import requested
 
 ENGINE = "hf"
-"""The engine whose runs can be looked at op by op."""
+"""The engine whose ops can be recorded."""
 
 
 def check_rerunnable(name: str, header: TraceHeader) -> None:
@@ -104,7 +104,7 @@ def rebuild_batch(
     Args:
         header: Of the trace.
         engine: Opened with the trace's settings.
-        target: (request_id, sample) of the sequence that is looked at.
+        target: (request_id, sample) of the sequence that is examined.
         tokens: Tokens that are forced on it: those of the base trace.
         own: What every sequence of this trace generated; forced on the others of the batch.
         path: The trace, for errors.

@@ -76,7 +76,7 @@ def matrix(values: Any, what: str, least: int = 0) -> list[list[int]]:
         least: The smallest number allowed.
 
     Raises:
-        BadInput: They are of another shape or kind, or out of range.
+        BadInput: Their shape or dtype is not supported, or they are out of range.
     """
     fix = f"give {what} as integers [B, T], or [T] for a single sequence"
     try:

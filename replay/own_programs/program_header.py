@@ -125,7 +125,7 @@ class ProgramHeader:
             labels = [taps.sites[index].label() for index in np.flatnonzero(self._absent)]
             not_seen.append(
                 f"{len(labels)} sites gave no row at some positions, where their module did not run or "
-                f"returned another shape: {some_of(labels)}"
+                f"returned a different shape: {some_of(labels)}"
             )
         return TraceHeader(
             tool_version=__version__,

@@ -33,7 +33,7 @@ class Tap:
     """Records what a model computes while a program of your own runs it.
 
     Use it in a `with` statement. Each call of the model is a forward pass: the rows of every module are
-    hashed and sketched as they are computed, and no value is changed. `docs/own-programs.md` tells more.
+    hashed and sketched as they are computed, and no value is changed. See `docs/own-programs.md`.
 
     Args:
         model: Any module that is fed token ids. Not compiled by torch.compile.
@@ -112,7 +112,7 @@ class Tap:
                 self._passes.writer.close()
 
     def request(self, request_id: str | Sequence[str], prompt: Prompt = None) -> None:
-        """The next pass begins another request.
+        """The next pass begins a new request.
 
         Args:
             request_id: As in the constructor. A name that was used before is another sample of that request.
@@ -155,7 +155,7 @@ class Tap:
                 token of each sequence.
 
         Returns:
-            The logits, as they came.
+            The logits, unchanged.
 
         Raises:
             BadInput: There was no pass, or the logits are not of its shape.
@@ -190,7 +190,7 @@ class Tap:
             token_ids: [B] or [B, 1].
 
         Raises:
-            BadInput: There was no pass, or it had another number of sequences.
+            BadInput: There was no pass, or its number of sequences differs.
         """
         self._check_open("tap.last")
         ids = [row[0] for row in matrix(torch.as_tensor(token_ids).reshape(-1, 1), "token_ids")]

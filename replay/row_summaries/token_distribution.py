@@ -1,7 +1,7 @@
 """The raw next-token distribution at a position: exact top-K, log-sum-exp and logits hash.
 
 Axes: R rows, V vocabulary, K kept. Every value of a row follows from that row's logits alone: not from
-the batch it came in, nor from the number of threads.
+its batch, nor from the number of threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TopK:
 
 
 COLUMN_HEIGHT = 64
-"""Values of a row that are looked at as one, to find the largest."""
+"""Values of a row that are reduced to their maximum first, to find the largest."""
 
 
 def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:

@@ -65,11 +65,11 @@ class TapFolder:
                 )
             if time.monotonic() >= deadline:
                 raise EngineFailed(
-                    f"no vLLM engine is being observed in {self.path}: {self._state_in_words()}",
+                    f"no vLLM engine is being observed in {self.path}: {self._describe_state()}",
                     "install rip into vLLM's environment, and start vLLM with RIP_TAP naming this folder",
                 )
             time.sleep(POLL_SECONDS)
-        self._describe()
+        self._read_sites()
 
     def check_alive(self) -> None:
         """Refuse a folder that nobody writes into any more. One that nobody wrote into yet passes.
@@ -189,7 +189,7 @@ class TapFolder:
         whole = world["tp_size"] * world["pp_size"] * max(1, world["dp_size"])
         return len(self._ranks) >= whole and all(rank.is_ready() for rank in self._ranks)
 
-    def _describe(self) -> None:
+    def _read_sites(self) -> None:
         first = self._ranks[0]
         self.channel, self.row_hash, self.sketch = first.channel, first.row_hash, first.sketch
         self.world = {name: first.coordinates[name] for name in ("tp_size", "pp_size", "dp_size")}
@@ -200,7 +200,7 @@ class TapFolder:
             ranks = [rank for rank in stages if rank.coordinates["pp_rank"] == stage]
             self.sites += join_sites([rank.sites for rank in ranks])
 
-    def _state_in_words(self) -> str:
+    def _describe_state(self) -> str:
         if not self.path.is_dir():
             return "there is no such folder"
         if not self._ranks:

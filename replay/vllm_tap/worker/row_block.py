@@ -98,7 +98,7 @@ class RepeatedSteps:
     """Summarises tensors into one block of rows, and remembers for every batch shape what they were like.
 
     The tensors of a decode step are those of the step before with other values. Then a call of the kernel
-    needs its address and its output row, and nothing else is looked at. Between two calls a model reads
+    needs its address and its output row, and nothing else is checked. Between two calls a model reads
     megabytes of weights, so what a call needs is out of the caches unless other sites have just used it, too:
     all tensors of one form share one piece of work.
 

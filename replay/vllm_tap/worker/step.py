@@ -34,7 +34,7 @@ class StepInputs:
         drafts: How many of them are drafts of speculative decoding.
         token_ids: [T], the ids fed: a copy of its own, perhaps on a device.
         positions: [T], likewise; None where they do not count tokens.
-        computed: Tokens of each request that were in the KV cache before, where `positions` do not tell.
+        computed: Tokens of each request that were in the KV cache before, where there are no `positions`.
         padded: Rows of the pass, padding included.
     """
 
