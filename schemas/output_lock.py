@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from .errors import OutputFailed
-from .trace import PARTS_SUFFIX
+from .trace import parts_folder
 
 
 class OutputLock:
@@ -40,7 +40,7 @@ class OutputLock:
                 f"{path} could not be written: {self._file}: {error.strerror or error}",
                 "write the trace to another folder",
             ) from None
-        parts = path.with_name(path.name + PARTS_SUFFIX)
+        parts = parts_folder(path)
         if parts.exists() and not force:
             self.release()
             raise OutputFailed(

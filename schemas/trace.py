@@ -6,6 +6,7 @@ file's key-value metadata. pyarrow is imported only by the functions that need i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from . import columns
@@ -221,6 +222,11 @@ class TraceHeader(Document):
     """One for every recorded sequence that came to its end."""
     token_text: dict[str, str] = {}
     """Text of every token id that occurs (as a JSON key), so that reports can show words."""
+
+
+def parts_folder(path: Path) -> Path:
+    """Where the parts of the trace `path` are."""
+    return path.with_name(path.name + PARTS_SUFFIX)
 
 
 def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...schemas.errors import BadInput, OutputFailed
-from ...schemas.trace import PARTS_SUFFIX
+from ...schemas.trace import parts_folder
 from ..capture.modules import is_compiled
 from .fed_sequences import PADDING
 
@@ -44,7 +44,7 @@ def check_output(path: Path, force: bool) -> None:
         raise OutputFailed(f"{path}: its folder does not exist", "make the folder, or choose another")
     if path.is_dir():
         raise OutputFailed(f"{path} is a folder", "name the file that is to be written")
-    parts = path.with_name(path.name + PARTS_SUFFIX)
+    parts = parts_folder(path)
     for taken, why in ((path, "exists already"), (parts, "holds what an unfinished run recorded")):
         if taken.exists() and not force:
             raise OutputFailed(f"{taken} {why}", "choose another name, or overwrite it with force=True")

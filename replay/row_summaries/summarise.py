@@ -138,7 +138,7 @@ class RepeatedRows:
 
 
 class Work:
-    """One call of the kernel: some columns of the rows of one tensor. It can be repeated at a different address.
+    """One call of the kernel: some columns of the rows of one tensor. It can be repeated at other addresses.
 
     Attributes:
         job: JOB_LENGTH fields for each of the columns.

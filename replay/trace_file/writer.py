@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ...schemas.errors import OutputFailed
 from ...schemas.files import create_file, replace_file
 from ...schemas.output_lock import OutputLock
-from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, TraceHeader, arrow_schema, parquet_options
+from ...schemas.trace import HEADER_KEY, TraceHeader, arrow_schema, parquet_options, parts_folder
 from .rows import Rows
 from .rows_table import SequenceInfo, table_of
 
@@ -55,7 +55,7 @@ class TraceWriter:
     ) -> None:
         self.path = path
         self._force = force
-        self.parts = path.with_name(path.name + PARTS_SUFFIX)
+        self.parts = parts_folder(path)
         self._header = header
         self._header_in_parts: TraceHeader | None = None
         """What `header.json` of the parts folder holds."""
