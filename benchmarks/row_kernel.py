@@ -24,7 +24,7 @@ from rip.replay.row_summaries.cpu_kernels import (
     measure_row,
     scratch_block,
 )
-from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.summaries import RowSummaries
 from rip.replay.row_summaries.summarise import RepeatedRows, summarise_tensor
 
 ZEROS = {
@@ -123,14 +123,14 @@ def measure_decode() -> None:
     tensors = [torch.randn(1, 1, width).to(torch.bfloat16) for width in widths]
     rows = RepeatedRows(RowSummaries.empty(2, len(tensors)))
     for site, tensor in enumerate(tensors):
-        rows.first(site, tensor, tensor.shape[-1], 0)
+        rows.summarise_first(site, tensor, tensor.shape[-1], 0)
     step = 0
 
     def again() -> None:
         nonlocal step
         step += 1
         for site, tensor in enumerate(tensors):
-            rows.again(site, tensor, step % 2)
+            rows.summarise_like_last(site, tensor, step % 2)
 
     seconds = medians({"again": again}, 200)["again"]
     each = seconds / len(tensors) * 1e9

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..replay.trace_file.lock import OutputLock
 from ..schemas.choices import CaptureLevel, NarrowLevel
 from ..schemas.command_line import DivergeCommand, shell_line
 from ..schemas.errors import EngineFailed
 from ..schemas.files import write_private
 from ..schemas.narrow import Narrow, NarrowObservation
+from ..schemas.output_lock import OutputLock
 from .lanes.request import LaneRequest
 from .progress import Progress
 from .settings_search.ledger import Ledger

@@ -119,7 +119,7 @@ def replay_on_lane(request: ReplayRequest, progress: Progress) -> Replayed:
 def _plan(request: ReplayRequest) -> _Plan:
     """Check everything that shows before the model is read."""
     from ..replay.request.from_trace import answered, golden_from_trace
-    from ..replay.trace_file.lock import OutputLock
+    from ..schemas.output_lock import OutputLock
 
     capture = request.capture or "sites"
     if request.golden is not None and request.mode == "free":

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
     from ..replay.request.golden import Golden
     from ..schemas.fingerprint import Fingerprint
-    from ..schemas.rerun import Ask, SideRun
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict
-    from ..schemas.zoom import Zoom
+    from ..schemas.zoom import Rerun, SideRun, Zoom
 
 Target = tuple[str, int]
 """(request_id, sample)."""
@@ -45,7 +44,7 @@ def zoom_into(
     """
     from ..diverge.op_comparison.find import zoom
     from ..diverge.op_comparison.recorded import recorded
-    from ..replay.op_recording.reconstruct import check_can, check_model_there
+    from ..replay.op_recording.reconstruct import check_model_exists, check_rerunnable
     from ..replay.request.from_trace import golden_from_trace
 
     target = _target(verdict)
@@ -53,8 +52,8 @@ def zoom_into(
         progress.note("zoom: no row and no logits are known to differ, so there is nothing to zoom into")
         return verdict
     for side, path, header in zip("AB", paths, headers, strict=True):
-        check_can(str(path), header)
-        check_model_there(side, header)
+        check_rerunnable(str(path), header)
+        check_model_exists(side, header)
     if target is None:
         raise BadInput("zoom: texts were compared, and no row that differs is known", "replay on hf")
     golden = golden_from_trace(paths[0]), golden_from_trace(paths[1])
@@ -146,13 +145,15 @@ class _Side:
         self._opened: Any = None
         self.notes: list[str] = []
 
-    def __call__(self, ask: Ask) -> SideRun:
+    def __call__(self, ask: Rerun) -> SideRun:
         """Run the sequence again."""
-        from ..replay.op_recording.reconstruct import batch_again, mode_of
-        from ..replay.op_recording.run import run_side
+        from ..replay.op_recording.reconstruct import mode_of, rebuild_batch
+        from ..replay.op_recording.rerun import run_side
 
         engine = self._open()
-        batch, sequence = batch_again(self._header, engine, self._target, self._tokens, self._own, self._path)
+        batch, sequence = rebuild_batch(
+            self._header, engine, self._target, self._tokens, self._own, self._path
+        )
         return run_side(engine, batch, mode_of(self._header), sequence, ask)
 
     def _open(self) -> Any:

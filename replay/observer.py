@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from ..schemas.errors import RipError
 from ..schemas.trace import Mode, ObserverCheck
-from .engines.base import Engine, Rows
+from .engines.base import Engine
 from .record_run import Logits, logits_of
 from .request.batches import Batch
+from .trace_file.rows import Rows
 
 OBSERVER_ROWS = 64
 """Rows after which the check stops: enough for differences to show, cheap on long answers."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from ..schemas.envelope import Envelope
 from ..schemas.trace import Mode, SequenceResult
-from .engines.base import Engine, Finished, Rows
+from .engines.base import Engine, Finished
 from .request.batches import Batch
 from .request.expected_answer import Came, Compared, compare
 from .request.findings import Findings
+from .trace_file.rows import Rows
 from .trace_file.writer import SequenceInfo, TraceWriter
 
 Progress = Callable[[int, int, str], None]

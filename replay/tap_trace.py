@@ -18,10 +18,11 @@ from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
-from .engines.base import ExecutionShape, Rows, TopK
-from .row_summaries.reference import RowSummaries
+from .row_summaries.summaries import RowSummaries
+from .row_summaries.token_distribution import TopK
+from .trace_file.rows import ExecutionShape, Rows
 from .trace_file.writer import SequenceInfo, TraceWriter
-from .vllm_tap.merge import TapFolder, TappedRows
+from .vllm_tap.reader.tap_folder import TapFolder, TappedRows
 
 ENDED_S = 2.0
 """Seconds that a request has to end; of one that has not, what is there is taken."""

@@ -21,15 +21,42 @@ def replace_file(path: Path) -> Iterator[Path]:
         OSError: As the disk says; nothing is left behind.
     """
     target = path.resolve()
+    with _unfinished(target) as unfinished:
+        yield unfinished
+        unfinished.replace(target)
+
+
+@contextmanager
+def create_file(path: Path) -> Iterator[Path]:
+    """As `replace_file`, but a file that has the name by then stays.
+
+    Raises:
+        FileExistsError: There is one.
+        OSError: As the disk says; nothing is left behind.
+    """
+    target = path.resolve()
+    with _unfinished(target) as unfinished:
+        yield unfinished
+        try:
+            os.link(unfinished, target)  # unlike a rename, it never replaces a file
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            unfinished.rename(target)
+
+
+@contextmanager
+def _unfinished(target: Path) -> Iterator[Path]:
+    """An empty private file beside `target`, removed when the context ends."""
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         # Created with its permissions before anything private is in it.
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
         yield unfinished
-        unfinished.replace(target)
-    except BaseException:
+    finally:
         unfinished.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from . import (
     envelope,
     fingerprint,
     narrow,
+    recorded_ops,
     reference,
     sequences,
     trace,
@@ -41,7 +42,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "narrow.json": narrow.Narrow,
     "trace-header.json": trace.TraceHeader,
     "verdict.json": verdict.Verdict,
-    "zoom-header.json": zoom.ZoomHeader,
+    "zoom-header.json": recorded_ops.ZoomHeader,
 }
 
 
@@ -70,7 +71,8 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 def _field_descriptions() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for module in (
-        base, change, check, claim, envelope, fingerprint, narrow, reference, sequences, trace, verdict, zoom,
+        base, change, check, claim, envelope, fingerprint, narrow, recorded_ops, reference, sequences, trace,
+        verdict, zoom,
     ):  # fmt: skip
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):

@@ -6,12 +6,14 @@ file's key-value metadata. pyarrow is imported only by the functions that need i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from . import columns
 from .base import Document, Record
 from .choices import CaptureLevel as CaptureLevel
 from .choices import Mode as Mode
+from .columns import Column
 from .fingerprint import Fingerprint
 
 if TYPE_CHECKING:
@@ -26,16 +28,6 @@ PARTS_SUFFIX = ".parts"
 HASH_BYTES = 16
 SKETCH_SIZE = 16
 """m: float32 values in a sketch."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of the trace. `type` is an Arrow type in words; `{n}` is the number of sites."""
-
-    name: str
-    type: str
-    unit: str
-    meaning: str
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -66,7 +58,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("padded_tokens", "int32?", "tokens", "padding in this sequence's row of that forward pass"),
     Column("cached_tokens", "int32?", "tokens", "tokens of this sequence already in the KV cache"),
     Column("elapsed_s", "float64?", "s", "from sending the request until this token came; servers only"),
-    Column("site_hash", "list<binary[16]>[{n}]?", "", "row hash per site; null element: not computed here"),
+    Column("site_hash", "list<binary[16]?>[{n}]?", "", "row hash per site; null element: not computed here"),
     Column("site_l2", "list<float32>[{n}]", "", "Euclidean norm per site; 0 where not computed"),
     Column("site_absmax", "list<float32>[{n}]", "", "largest magnitude per site; 0 where not computed"),
     Column("site_sketch", "list<float32>[{16n}]", "", "16 sketch values per site; 0 where not computed"),
@@ -74,6 +66,9 @@ COLUMNS: tuple[Column, ...] = (
         "tensors", "list<struct<site: int32, row: binary>>?", "", "kept rows, raw bits (--capture tensors)"
     ),
 )
+
+SHAPE_COLUMNS = ("batch_size", "batch_row", "num_tokens", "padded_tokens", "cached_tokens")
+"""The shape of the forward pass that computed a row."""
 
 SITE_COLUMNS = frozenset({"site_hash", "site_l2", "site_absmax", "site_sketch"})
 """Absent from a trace whose capture level is `tokens`."""
@@ -155,9 +150,9 @@ class EngineAbilities(Record):
 
     modes: list[Mode]
     seed: bool
-    """A seed chooses the draws; without one no run can be asked to come again."""
+    """A seed chooses the draws; without one no run can be repeated."""
     token_ids: bool
-    """It tells the ids that it generated; else there is only text."""
+    """It returns the ids that it generated; else there is only text."""
     logprobs: Literal["raw", "processed", "unknown", "none"]
     """Whether log-probabilities are those before the logits processors and the temperature."""
 
@@ -171,7 +166,7 @@ class SequenceResult(Record):
     reason: str
     """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
     text: str | None = None
-    """The generated text; all there is of an engine that tells no token ids."""
+    """The generated text; all there is of an engine that returns no token ids."""
     ttft_s: float | None = None
     """Seconds from sending the request to the first token; None for engines in this process."""
     itl_s: float | None = None
@@ -228,58 +223,19 @@ class TraceHeader(Document):
     """Text of every token id that occurs (as a JSON key), so that reports can show words."""
 
 
+def parts_folder(path: Path) -> Path:
+    """Where the parts of the trace `path` are."""
+    return path.with_name(path.name + PARTS_SUFFIX)
+
+
 def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
     """The Arrow schema of a trace with `n_sites` sites (0: no site columns)."""
-    import pyarrow as pa
-
-    text = pa.dictionary(pa.int32(), pa.string())
-    sampler = pa.struct(
-        [
-            ("top1_id", pa.int32()),
-            ("top1_logit", pa.float32()),
-            ("draw", pa.float64()),
-            ("rng_offset", pa.int64()),
-        ]
-    )
-
-    def required(value: pa.DataType) -> pa.Field:
-        return pa.field("element", value, nullable=False)
-
-    types: dict[str, tuple[pa.DataType, bool]] = {
-        "sequence": (pa.int32(), False),
-        "request_id": (text, False),
-        "sample": (pa.int16(), False),
-        "cell": (text, False),
-        "position": (pa.int32(), False),
-        "step": (pa.int32(), True),
-        "phase": (text, False),
-        "token_id": (pa.int32(), False),
-        "forced": (pa.bool_(), False),
-        "topk_ids": (pa.list_(required(pa.int32())), True),
-        "topk_logits": (pa.list_(required(pa.float32())), True),
-        "topk_logprobs": (pa.list_(required(pa.float32())), True),
-        "next_logprob": (pa.float32(), True),
-        "logsumexp": (pa.float64(), True),
-        "logits_hash": (pa.binary(HASH_BYTES), True),
-        "sampler": (sampler, True),
-        "batch_size": (pa.int32(), True),
-        "batch_row": (pa.int32(), True),
-        "num_tokens": (pa.int32(), True),
-        "padded_tokens": (pa.int32(), True),
-        "cached_tokens": (pa.int32(), True),
-        "elapsed_s": (pa.float64(), True),
-        "site_hash": (pa.list_(pa.field("element", pa.binary(HASH_BYTES)), max(n_sites, 1)), True),
-        "site_l2": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),
-        "site_absmax": (pa.list_(required(pa.float32()), max(n_sites, 1)), False),
-        "site_sketch": (pa.list_(required(pa.float32()), max(n_sites, 1) * SKETCH_SIZE), False),
-        "tensors": (pa.list_(pa.struct([("site", pa.int32()), ("row", pa.binary())])), True),
-    }
     kept = [
-        column.name
+        column
         for column in COLUMNS
         if (n_sites or column.name not in SITE_COLUMNS) and (keeps_tensors or column.name != "tensors")
     ]
-    return pa.schema([pa.field(name, types[name][0], nullable=types[name][1]) for name in kept])
+    return columns.arrow_schema(kept, {"{n}": n_sites, "{16n}": n_sites * SKETCH_SIZE})
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:

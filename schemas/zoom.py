@@ -1,52 +1,25 @@
-"""Zoom: what verdicts say of a difference that was looked at op by op, and the file `NAME.zoom.parquet`.
+"""Zoom: both sides of a comparison run again, and what their ops show of the first difference.
 
-What passes in memory between a re-run and the comparison is in rerun.py.
+`Zoom` is the result, as verdicts hold it. `Rerun` and `SideRun` pass between a re-run and the comparison,
+in memory only; the ops themselves are in recorded_ops.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from .base import Document, Real, Record
-from .trace import Column
+from .base import Real, Record
+from .recorded_ops import OpTrace
+from .trace import Site
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-ZOOM_KEY = b"rip.zoom"
-"""Parquet key-value metadata key of a zoom file's header."""
-ZOOM_SUFFIX = ".zoom.parquet"
-
-COLUMNS: tuple[Column, ...] = (
-    Column("pass", "int32", "index", "which recorded forward pass; the header's `passes` tell whose"),
-    Column("index", "int32", "index", "ordinal of the op in the pass, ops out of scope included"),
-    Column("module", "string", "", "canonical path of the module that it ran in; empty: the model itself"),
-    Column("call", "int32", "index", "which run of that module in the pass"),
-    Column("op", "string", "", "op and overload: `aten.mm.default`"),
-    Column("occurrence", "int32", "index", "ops of that name before it in the same call of the module"),
-    Column("arguments", "string", "", "arguments that are no tensors"),
-    Column("inputs", "list<tensor>", "", "the tensors that it took, as they were before it ran"),
-    Column("outputs", "list<tensor>", "", "the tensors that it gave"),
-)
-"""Of `NAME.zoom.parquet`."""
-
-TENSOR_FIELDS: tuple[Column, ...] = (
-    Column("name", "string", "", "the argument's name (`tensors.0` in a list); `out`, `out.1` for results"),
-    Column("shape", "list<int64>", "elements", "elements along each axis"),
-    Column("stride", "list<int64>", "elements", "elements between neighbours along each axis"),
-    Column("dtype", "string", "", "torch name without the prefix"),
-    Column("device", "string", "", "where it lies"),
-    Column("storage_offset", "int64", "elements", "elements before the first one in its memory"),
-    Column("digest", "binary[16]?", "", "BLAKE3 of its elements in logical order; null: undefined content"),
-    Column("parameter", "string", "", "the parameter or buffer whose memory it is; empty: an activation"),
-    Column("producer", "int32", "index", "the op of this pass that wrote its memory last; −1: none did"),
-    Column("data", "binary?", "", "its elements in logical order, where they were kept"),
-)
-"""Of a tensor in `inputs` and `outputs`."""
+SitePosition = tuple[int, int]
+"""(position, index of a site in the side's own table)."""
 
 
 class ZoomTensor(Record):
-    """One tensor of an op, as it is told."""
+    """One tensor of an op, as a verdict shows it."""
 
     name: str
     shape: list[int]
@@ -58,7 +31,7 @@ class ZoomTensor(Record):
 
 
 class ZoomOp(Record):
-    """One op, as it is told."""
+    """One op, as a verdict shows it."""
 
     op: str
     """`aten.mm.default`."""
@@ -71,10 +44,10 @@ class ZoomOp(Record):
 
 
 class OpFinding(Record):
-    """The first place in a module's ops where two sides part."""
+    """The first of a module's ops at which two sides differ."""
 
     kind: Literal["op", "block", "weight", "outside", "unknown", "none"]
-    """`op`: one op gives another output for equal inputs. `block`: other ops stand in its place. `weight`: a
+    """`op`: one op gives a different output for equal inputs. `block`: different ops ran. `weight`: a
     parameter differs. `outside`: a tensor that was made before this pass, or outside the recorded modules,
     differs (a KV cache, positions). `unknown`: tensors could not be compared. `none`: nothing differs."""
     sentence: str
@@ -164,53 +137,62 @@ class Zoom(Record):
     notes: list[str] = []
 
 
-class ZoomPass(Record):
-    """One recorded forward pass, as one of its sequences lies in it: see `OpTrace`."""
+@dataclass(frozen=True)
+class Rerun:
+    """What a re-run of one side should do beside running.
 
-    ops: int
-    """The column `pass` of its ops. Sequences that share a forward pass share them."""
-    request_id: str
-    sample: int
-    position: int
-    batch_size: int
-    batch_row: int
-    tokens: int
-    total: int
-    fed: list[int]
-    seen: list[int]
-    hints: dict[str, str]
+    Attributes:
+        position: Record the ops of the pass that computes it; None: record none.
+        scope: Pattern (`re.search`) for the paths of modules whose ops are recorded.
+        keep_from: Keep whole rows of every site from this position on; None: keep none.
+        patch: Rows of the other side (activation patching): where a row of this run differs, the run goes on
+            with the other side's.
+    """
 
-
-class ZoomHeader(Document):
-    """What the metadata of `NAME.zoom.parquet` says."""
-
-    KIND: ClassVar[str] = "zoom"
-
-    tool_version: str
-    created: str
-    engine: str
-    model: str | None = None
-    settings: dict[str, Any] = {}
-    """What each setting of the lane was."""
+    position: int | None = None
     scope: str = ""
-    """Pattern that paths of modules had to match; empty: all."""
-    passes: list[ZoomPass]
-    left_out_bytes: int = 0
-    """Tensors that were not kept, because the bound on their sum was reached."""
+    keep_from: int | None = None
+    patch: KeptRows | None = None
 
 
-def arrow_schema() -> pa.Schema:
-    """The Arrow schema of `NAME.zoom.parquet`."""
-    import pyarrow as pa
+@dataclass(frozen=True)
+class KeptRows:
+    """Whole rows of one sequence.
 
-    types = {
-        "string": pa.string(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "list<int64>": pa.list_(pa.int64()),
-        "binary[16]?": pa.binary(16),
-        "binary?": pa.binary(),
-    }
-    tensor = pa.struct([pa.field(field.name, types[field.type]) for field in TENSOR_FIELDS])
-    types["list<tensor>"] = pa.list_(tensor)
-    return pa.schema([pa.field(column.name, types[column.type]) for column in COLUMNS])
+    Attributes:
+        rows: (site name, occurrence, part) → position → raw bits.
+        dtypes: (site name, occurrence, part) → dtype.
+        first: The first position that was kept.
+        stop: Rows at this position and later ones were not kept.
+    """
+
+    rows: Mapping[tuple[str, int, str], Mapping[int, bytes]] = field(repr=False)
+    dtypes: Mapping[tuple[str, int, str], str] = field(repr=False)
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class SideRun:
+    """What one re-run of one sequence showed.
+
+    Attributes:
+        sites: In execution order.
+        row_hashes: Per position the row hash of each site; empty bytes: not computed here.
+        logits_hashes: Per position; None where no logits were computed.
+        ops: Where they were requested.
+        kept: Likewise.
+        patched: Where a row was replaced.
+    """
+
+    sites: tuple[Site, ...]
+    row_hashes: tuple[tuple[bytes, ...], ...] = field(repr=False)
+    logits_hashes: tuple[bytes | None, ...] = field(repr=False)
+    tokens: tuple[int, ...] = ()
+    ops: OpTrace | None = None
+    kept: KeptRows | None = None
+    patched: frozenset[SitePosition] = frozenset()
+
+
+RunSide = Callable[[Rerun], SideRun]
+"""Runs one side again, from its beginning, with A's tokens forced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ...schemas.rerun import Op, OpTensor
+from ...schemas.recorded_ops import Op, OpTensor
 from ...schemas.zoom import ZoomOp, ZoomTensor
 
 Step = tuple[int | None, int | None]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...schemas.rerun import Ask, RunSide, SideRun
 from ...schemas.verdict import FirstSite
-from ...schemas.zoom import OpFinding, Transplant, Zoom
+from ...schemas.zoom import OpFinding, Rerun, RunSide, SideRun, Transplant, Zoom
 from ..reading.load import site_key
 from .location import Spot, common_sites, differ_at, first_difference, label_of, origin_of, spot_of
 from .ops import first_differing_op, making
@@ -48,9 +47,9 @@ def zoom(
     aim = None if expected is None else spot_of(expected)
     if aim is None:
         told("re-running A")
-        a = run_a(Ask())
+        a = run_a(Rerun())
         told("re-running B")
-        b = run_b(Ask())
+        b = run_b(Rerun())
     else:
         a, b = _both(run_a, run_b, aim, aim.position, told)
     first = first_difference(a, b)
@@ -83,9 +82,9 @@ def zoom(
     transplant = Transplant(state="not run", why="no row of A fits into B, whose sites have another dtype")
     if not cast:
         told("re-running B with A's rows")
-        healed = run_b(Ask(heal=a.kept))
-        transplant = transplanted(a, healed)
-        origin = origin_of(spot, healed)
+        patched = run_b(Rerun(patch=a.kept))
+        transplant = transplanted(a, patched)
+        origin = origin_of(spot, patched)
         if origin != spot:
             spot = origin
             a, b = _both(run_a, run_b, spot, None, told)
@@ -110,9 +109,9 @@ def _both(
     run_a: RunSide, run_b: RunSide, spot: Spot, keep_from: int | None, say: Say
 ) -> tuple[SideRun, SideRun]:
     say("re-running A, op by op")
-    a = run_a(Ask(position=spot.position, scope=spot.scope, keep_from=keep_from))
+    a = run_a(Rerun(position=spot.position, scope=spot.scope, keep_from=keep_from))
     say("re-running B, op by op")
-    return a, run_b(Ask(position=spot.position, scope=spot.scope))
+    return a, run_b(Rerun(position=spot.position, scope=spot.scope))
 
 
 def _finding(run_a: RunSide, run_b: RunSide, a: SideRun, b: SideRun, say: Say) -> OpFinding | None:
@@ -124,7 +123,7 @@ def _finding(run_a: RunSide, run_b: RunSide, a: SideRun, b: SideRun, say: Say) -
         return found
     say("re-running both, every op of the pass")
     position = a.ops.position
-    whole_a, whole_b = run_a(Ask(position=position)).ops, run_b(Ask(position=position)).ops
+    whole_a, whole_b = run_a(Rerun(position=position)).ops, run_b(Rerun(position=position)).ops
     if whole_a is None or whole_b is None:
         return found
     maker = first_differing_op(making(whole_a, found.maker_a), making(whole_b, found.maker_b))

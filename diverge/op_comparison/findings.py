@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...schemas.rerun import Op, OpTensor, OpTrace
+from ...schemas.recorded_ops import Op, OpTensor, OpTrace
 from ...schemas.zoom import OpFinding
 from .align import Step, is_view, told
 from .tensors import Equality, Gap, compare, gap

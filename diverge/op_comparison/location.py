@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...schemas.rerun import SideRun
 from ...schemas.trace import Site
 from ...schemas.verdict import FirstSite
+from ...schemas.zoom import SideRun
 from ..causes.first_difference import LOGITS_SITE
 from ..reading.load import SiteKey, site_key
 
@@ -92,7 +92,7 @@ def common_sites(a: SideRun, b: SideRun) -> list[tuple[int, int, SiteKey]]:
     ]
 
 
-def origin_of(spot: Spot, healed: SideRun) -> Spot:
+def origin_of(spot: Spot, patched: SideRun) -> Spot:
     """The place itself where a row of A had to be put in; else the first place where one had to be.
 
     A row that differs in B and no longer differs once the rows before it are A's has no fault of its own. It
@@ -101,7 +101,7 @@ def origin_of(spot: Spot, healed: SideRun) -> Spot:
 
     Args:
         spot: What was looked at.
-        healed: B's run with A's rows.
+        patched: B's run with A's rows.
     """
-    places = [Spot(position, site_key(healed.sites[index])) for position, index in sorted(healed.healed)]
+    places = [Spot(position, site_key(patched.sites[index])) for position, index in sorted(patched.patched)]
     return spot if spot.site is None or spot in places or not places else places[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...schemas.rerun import Op, OpTrace
+from ...schemas.recorded_ops import Op, OpTrace
 from ...schemas.zoom import OpFinding
 from .align import Step, align, is_view
 from .findings import Pair, Seen, block, from_outside, one_op, ops_of, weight

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...schemas.errors import BadInput
-from ...schemas.rerun import SideRun
-from ...schemas.zoom import SideCheck
+from ...schemas.zoom import SideCheck, SideRun
 from ..reading.load import DAMAGE, SiteKey, open_trace, site_key
 
 

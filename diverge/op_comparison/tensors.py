@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...schemas.rerun import OpTensor, OpTrace
+from ...schemas.recorded_ops import OpTensor, OpTrace
 
 Equality = Literal["equal", "differs", "unknown"]
 Bytes = np.ndarray[Any, Any]

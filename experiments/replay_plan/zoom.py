@@ -61,7 +61,7 @@ def zoom_target(text: str, sites: str | None, capture: CaptureLevel, out: Path, 
         BadInput: Not of that form, or no site is observed.
         OutputFailed: The file exists.
     """
-    from ...replay.op_recording.store import zoom_path
+    from ...replay.op_recording.ops_file import zoom_path
 
     if capture == "tokens":
         raise BadInput("--zoom: --capture tokens observes nothing of the model", "leave one of the two out")
@@ -102,7 +102,7 @@ def check_reached_before_loading(
     Raises:
         BadInput: No request reaches it.
     """
-    from ...replay.op_recording.engine import check_reached
+    from ...replay.op_recording.recording_engine import check_reached
     from ...replay.request.golden import golden_for
 
     lengths = []
@@ -124,12 +124,12 @@ def recording_engine(
     mode: Mode,
     golden: tuple[Golden, Path] | None,
 ) -> Any:
-    """The engine, recording ops while it runs: a `ZoomingEngine`, which is whatever the engine is.
+    """The engine, recording ops while it runs: a `OpRecordingEngine`, which is whatever the engine is.
 
     Raises:
         BadInput: No request reaches the position, or no module of the model matches.
     """
-    from ...replay.op_recording.engine import ZoomingEngine, check_modules, check_reached
+    from ...replay.op_recording.recording_engine import OpRecordingEngine, check_modules, check_reached
     from ...replay.request.findings import Findings
     from ...replay.request.resolve import requested
 
@@ -144,7 +144,7 @@ def recording_engine(
         lengths.append(len(request.prompt) + tokens)
     check_reached(target.position, max(lengths))
     check_modules(engine, target.modules, target.description)
-    return ZoomingEngine(engine, target.position, target.modules)
+    return OpRecordingEngine(engine, target.position, target.modules)
 
 
 def save_ops(engine: Any, result: Result) -> SavedOps:
@@ -154,7 +154,7 @@ def save_ops(engine: Any, result: Result) -> SavedOps:
         BadInput: Nothing was: no sequence computed the position, or no module matched.
         OutputFailed: It cannot be written.
     """
-    from ...replay.op_recording.store import write_ops, zoom_path
+    from ...replay.op_recording.ops_file import write_ops, zoom_path
 
     header, passes = engine.recorded(result.header)
     if not header.passes:

@@ -1,6 +1,7 @@
 """Taps that become part of a compiled model or a CUDA graph: an operator that writes into a fixed buffer.
 
-It knows torch's operator registry and forward hooks; sites come from `taps.py`, the buffer from `device.py`.
+It knows torch's operator registry and forward hooks; sites come from `taps.py`, the buffer's layout from
+`gpu_queue.py`.
 
 Ordinary taps are Python around a module's call: a compiler does not see them, and a graph that is replayed
 does not run them. `rip::observe` is an operator: torch.compile keeps it in its graph, and because on a GPU it
@@ -20,11 +21,12 @@ from torch import nn
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from ..row_summaries.device import Landing, doubt_about, new_slots, summaries_in
-from ..row_summaries.reference import RowSummaries, as_rows, no_room
+from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
+from ..row_summaries.summaries import RowSummaries, as_rows, no_room
 from ..row_summaries.summarise import summarise_tensor
-from .discovery import UNOBSERVED, Output, some_of, tensors_of
-from .passes import Layout
+from .modules import Output, some_of, tensors_of
+from .row_layout import Layout
+from .site_discovery import UNOBSERVED
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 
 _TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}
@@ -45,8 +47,8 @@ def _observe_on_cpu(rows: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
     if count > len(out.l2):
         raise no_room(out, count, 0, site)
     summarise_tensor(rows, found, 0, 0)
-    out.row_hash[:count, site], out.l2[:count, site] = found.row_hash[:, 0], found.l2[:, 0]
-    out.absmax[:count, site], out.sketch[:count, site] = found.absmax[:, 0], found.sketch[:, 0]
+    for array, new in zip(out.arrays(), found.arrays(), strict=True):
+        array[:count, site] = new[:, 0]
 
 
 def _observe_on_cuda(rows: torch.Tensor, slots: torch.Tensor, table: torch.Tensor, site: int) -> None:
@@ -114,7 +116,7 @@ class GraphTaps:
         if not usable:
             why = next(iter(doubts.values()), "no site was found")
             raise EngineFailed(f"nothing can be observed in a graph: {why}", "observe it eagerly")
-        self._kept = {site: place for place, site in enumerate(usable)}
+        self._kept = {site: index for index, site in enumerate(usable)}
         self.sites = [self._taps.sites[site] for site in usable]
         self._shared = [self._kept[site] for site in usable if len(found[site]) == PROBE_TOKENS]
         self.not_seen = list(self._taps.not_seen)
@@ -162,7 +164,7 @@ class GraphTaps:
                 "the compiled model holds no taps", "compile or capture it inside GraphTaps.attached()"
             )
         own = tokens // sequences
-        for array in (found.row_hash, found.l2, found.absmax, found.sketch):
+        for array in found.arrays():
             for site in self._shared:
                 array[:, site] = np.tile(array[:own, site], (sequences, *[1] * (array.ndim - 2)))
         return found
@@ -172,7 +174,7 @@ class GraphTaps:
 
     @contextmanager
     def _hooks(self, see: See) -> Iterator[None]:
-        """Forward hooks, because compilers trace them, where they pass over the stand-ins of `Taps`."""
+        """Forward hooks, because compilers trace them, where they pass over the replaced calls of `Taps`."""
         turns: list[list[int]] = []
         handles: list[torch.utils.hooks.RemovableHandle] = []
 

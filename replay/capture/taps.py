@@ -1,13 +1,13 @@
 """Taps on a torch model: they find its sites and observe them without changing a value.
 
-It knows modules, their names and how to stand in for their calls; what an output shows of the sites is in
-discovery.py, what happens to an observed tensor in passes.py.
+It connects modules (`modules.py`) to what learns the sites from their outputs (`site_discovery.py`) and to
+what summarises the outputs of a pass (`observed_passes.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -15,19 +15,23 @@ import torch
 from torch import nn
 
 from ...schemas.trace import Site
-from .discovery import INPUT, UNOBSERVED, Axes, Discovery, FirstPass, Output, Span, some_of, tensors_of
-from .passes import Keep, LongPass, RowShape, Segment, StepBlock, StepPass
+from .modules import (
+    Call,
+    Output,
+    attention_projection,
+    base_model,
+    canonical_name,
+    is_compiled,
+    is_compiled_wrapper,
+    replace_calls,
+    some_of,
+    tensors_of,
+)
+from .observed_passes import Keep, LongPass, Segment, StepBlock, StepPass
+from .row_layout import RowShape
+from .site_discovery import INPUT, UNOBSERVED, Axes, FirstPass, SiteDiscovery, Span
 
-OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense", "wo")
-"""What models call the linear layer behind the attention heads."""
-
-RENAMED = (("h.", "layers."), ("blocks.", "layers."), ("decoder.", ""))
-"""Beginnings of module paths that other model families use → the canonical ones."""
-
-PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so a shape tells its axes apart
-
-Call = Callable[..., Any]
-"""Runs a module."""
+PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so every axis of a shape is known by its size
 
 
 class Taps:
@@ -39,7 +43,7 @@ class Taps:
     """
 
     def __init__(self, model: nn.Module, wanted: re.Pattern[str] | None = None) -> None:
-        self.base = _base_model(model)
+        self.base = base_model(model)
         """The module whose children are observed."""
         self._wanted = wanted
         self.sites: list[Site] = []
@@ -64,8 +68,8 @@ class Taps:
         """
         count = PROBE_BATCH * PROBE_TOKENS
         ids = (torch.arange(count, dtype=torch.int64) * vocab_size) // count
-        found = Discovery(self._wanted, PROBE_BATCH, PROBE_TOKENS)
-        with standing_in(self._showing(found)), torch.no_grad():
+        found = SiteDiscovery(self._wanted, PROBE_BATCH, PROBE_TOKENS)
+        with replace_calls(self._showing(found)), torch.no_grad():
             forward(ids.view(PROBE_BATCH, PROBE_TOKENS).to(device))
         self._adopt(found)
 
@@ -82,10 +86,10 @@ class Taps:
             axes: How the program lays out its tensors, where that was stated.
 
         Raises:
-            BadInput: On leaving, where the sizes of this pass do not tell where the rows of a site lie.
+            BadInput: On leaving, where the sizes of this pass leave open where rows lie.
         """
         found = FirstPass(self._wanted, batch, tokens, spans, self.base, axes)
-        with standing_in(self._showing(found)):
+        with replace_calls(self._showing(found)):
             yield found
         found.check()
         self._adopt(found)
@@ -96,17 +100,17 @@ class Taps:
                 f"{len(silent)} modules did not run in the first pass and are not observed: {some_of(silent)}"
             )
 
-    def _adopt(self, found: Discovery) -> None:
+    def _adopt(self, found: SiteDiscovery) -> None:
         self.sites, self.rows, self._sources = found.sites, found.rows, found.sources
         self.not_seen = [*self._compiled_inside(), *found.not_seen()]
 
-    def _showing(self, found: Discovery) -> dict[nn.Module, Callable[[Call], Call]]:
-        """Stand-ins that show what a module takes and returns."""
+    def _showing(self, found: SiteDiscovery) -> dict[nn.Module, Callable[[Call], Call]]:
+        """Replacements of calls that show what a module takes and returns."""
         names = {module: name for name, module in self._observed_modules()}
         attention_of = {
             projection: (name, module)
             for module, name in names.items()
-            if (projection := _attention_projection(module)) is not None
+            if (projection := attention_projection(module)) is not None
         }
 
         def showing(module: nn.Module, call: Call) -> Call:
@@ -139,7 +143,7 @@ class Taps:
                 if any(site != UNOBSERVED for site in indices)
             }
             of_input = observed.pop(INPUT, None)
-            projection = _attention_projection(module)
+            projection = attention_projection(module)
             if of_input is not None and projection is not None:
                 inputs[projection] = of_input
             if observed:
@@ -150,13 +154,13 @@ class Taps:
     def attached(self) -> Iterator[Taps]:
         """The taps are on the model inside this context, and gone after it."""
         inputs, outputs = self.observed()
-        stand_ins = {
+        replacements = {
             module: lambda call, module=module: self._tapped(
                 call, inputs.get(module), outputs.get(module, {})
             )
             for module in {**inputs, **outputs}
         }
-        with standing_in(stand_ins):
+        with replace_calls(replacements):
             yield self
 
     def long_pass(
@@ -179,17 +183,17 @@ class Taps:
             self._see = None
 
     @contextmanager
-    def aside(self, within: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """Until this context ends, the outputs of the pass that is being observed are looked at inside
-        `within()`, so that whoever records what the model does can leave out what the taps do."""
+    def observe_within(self, context: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Until this context ends, the outputs of the pass that is being observed are summarised inside
+        `context()`, so that whoever records what the model does can leave out what the taps do."""
         see = self._see
 
-        def apart(site: int, tensor: torch.Tensor) -> None:
+        def see_within(site: int, tensor: torch.Tensor) -> None:
             assert see is not None
-            with within():
+            with context():
                 see(site, tensor)
 
-        self._see = None if see is None else apart
+        self._see = None if see is None else see_within
         try:
             yield
         finally:
@@ -202,7 +206,7 @@ class Taps:
                 continue
             if is_compiled(module):
                 compiled = (*compiled, f"{path}.")  # nothing calls the modules inside it one by one
-                if _is_wrapper(module):
+                if is_compiled_wrapper(module):
                     continue
             if not isinstance(module, nn.ModuleList | nn.ModuleDict):
                 yield canonical_name(path), module
@@ -254,63 +258,3 @@ class Taps:
         self._occurrences[key] = occurrence + 1
         if occurrence < len(indices) and indices[occurrence] != UNOBSERVED:
             self._see(indices[occurrence], tensor)
-
-
-@contextmanager
-def standing_in(stand_ins: Mapping[nn.Module, Callable[[Call], Call]]) -> Iterator[None]:
-    """Each module's call is replaced by what its stand-in makes of it, until the context ends."""
-    before: list[tuple[nn.Module, Any]] = []
-    try:
-        for module, stand_in in stand_ins.items():
-            own = module._compiled_call_impl
-            # Not forward hooks: they send every call of the module through torch's slow path, which
-            # costs more than the summaries, and turn torch's fused transformer layers off. Torch calls
-            # this attribute in place of the module's own call, hooks included, so that the outputs seen
-            # are those that the model goes on with.
-            module._compiled_call_impl = stand_in(own or module._call_impl)
-            before.append((module, own))
-        yield
-    finally:
-        for module, own in reversed(before):
-            module._compiled_call_impl = own
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """True where torch.compile or torch.jit runs what is inside this module: its children are not called."""
-    return (
-        _is_wrapper(module)
-        or isinstance(module, torch.jit.ScriptModule)
-        or hasattr(module._compiled_call_impl, "_torchdynamo_orig_callable")
-        or hasattr(module.forward, "_torchdynamo_orig_callable")
-    )
-
-
-def _is_wrapper(module: nn.Module) -> bool:
-    """What torch.compile(module) returns; what is set on it is set on the module inside it."""
-    return isinstance(getattr(module, "_orig_mod", None), nn.Module)
-
-
-def canonical_name(path: str) -> str:
-    """A module path with the root stripped, as the trace names sites (`layers.4.mlp`)."""
-    for old, new in RENAMED:
-        if path.startswith(old):
-            return new + path[len(old) :]
-    return path
-
-
-def _base_model(model: nn.Module) -> nn.Module:
-    """The module whose children are observed: without the head, so that names carry no root."""
-    prefix: str = getattr(model, "base_model_prefix", "")
-    base = getattr(model, prefix, None) if prefix else None
-    return base if isinstance(base, nn.Module) else model
-
-
-def _attention_projection(module: nn.Module) -> nn.Module | None:
-    """The output projection of an attention module, else None."""
-    if "attention" not in type(module).__name__.lower():
-        return None
-    for name in OUTPUT_PROJECTIONS:
-        child = getattr(module, name, None)
-        if isinstance(child, nn.Module):
-            return child
-    return None

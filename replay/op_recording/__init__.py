@@ -1,1 +1,1 @@
-"""Running one sequence again with one forward pass seen op by op, and with rows of another run put in."""
+"""Running one sequence again: recording the ops of one forward pass, and patching in rows of another run."""

@@ -16,10 +16,10 @@ from ..request.golden import Golden
 from ..request.resolve import requested
 
 ENGINE = "hf"
-"""The engine whose runs can be looked at op by op."""
+"""The engine whose ops can be recorded."""
 
 
-def check_can(name: str, header: TraceHeader) -> None:
+def check_rerunnable(name: str, header: TraceHeader) -> None:
     """Refuse a trace that cannot be run again op by op.
 
     Args:
@@ -44,7 +44,7 @@ def check_can(name: str, header: TraceHeader) -> None:
         )
 
 
-def check_model_there(side: str, header: TraceHeader) -> None:
+def check_model_exists(side: str, header: TraceHeader) -> None:
     """Refuse a trace whose model lay in a folder or file that is not there any more.
 
     A name of the hub is left to what opens it.
@@ -91,7 +91,7 @@ def envelopes_of(header: TraceHeader) -> list[Envelope]:
     ]
 
 
-def batch_again(
+def rebuild_batch(
     header: TraceHeader,
     engine: Engine,
     target: tuple[str, int],
@@ -104,7 +104,7 @@ def batch_again(
     Args:
         header: Of the trace.
         engine: Opened with the trace's settings.
-        target: (request_id, sample) of the sequence that is looked at.
+        target: (request_id, sample) of the sequence that is examined.
         tokens: Tokens that are forced on it: those of the base trace.
         own: What every sequence of this trace generated; forced on the others of the batch.
         path: The trace, for errors.
@@ -118,11 +118,11 @@ def batch_again(
     golden = {**own, target: tuple(tokens)}
     settings = {name: setting.resolved for name, setting in header.lane.settings.items()}
     mode = mode_of(header)
-    asked = [
+    requests = [
         requested(envelope, engine, mode, (golden, path), Findings()) for envelope in envelopes_of(header)
     ]
     beside = Beside((), _whole(settings, "neighbours", 0), engine.vocab_size, engine.context_length)
-    batches = plan_batches(asked, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), beside)
+    batches = plan_batches(requests, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), beside)
     for batch in batches:
         for plan in batch.sequences:
             if plan.recorded and (plan.request_id, plan.sample) == target:

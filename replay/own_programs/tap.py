@@ -19,11 +19,12 @@ from torch import nn
 
 from ...schemas.errors import BadInput, RipError
 from ...schemas.fingerprint import Fingerprint
-from ..capture.discovery import Axes
-from ..capture.taps import Taps, standing_in
-from .header import HeaderOfProgram, Prompt
-from .inputs import are_ids, check_model, check_output, matrix, positions_like, site_pattern
-from .passes import Passes
+from ..capture.modules import replace_calls
+from ..capture.site_discovery import Axes
+from ..capture.taps import Taps
+from .arguments import are_ids, check_model, check_output, matrix, positions_like, site_pattern
+from .program_header import ProgramHeader, Prompt
+from .program_passes import ProgramPasses
 
 TokenIds = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 
@@ -32,7 +33,7 @@ class Tap:
     """Records what a model computes while a program of your own runs it.
 
     Use it in a `with` statement. Each call of the model is a forward pass: the rows of every module are
-    hashed and sketched as they are computed, and no value is changed. `docs/own-programs.md` tells more.
+    hashed and sketched as they are computed, and no value is changed. See `docs/own-programs.md`.
 
     Args:
         model: Any module that is fed token ids. Not compiled by torch.compile.
@@ -83,15 +84,15 @@ class Tap:
                 f"name one of: {', '.join(self._signature.parameters)}",
             )
         self._argument = argument or ("input_ids" if "input_ids" in self._signature.parameters else None)
-        self._header = HeaderOfProgram(model, lane, fingerprint, sites or "")
+        self._header = ProgramHeader(model, lane, fingerprint, sites or "")
         self._header.begin(request_id, prompt)
-        self._passes = Passes(Taps(model, site_pattern(sites)), axes, self._header, path, force)
+        self._passes = ProgramPasses(Taps(model, site_pattern(sites)), axes, self._header, path, force)
         self._on = ExitStack()
         self._state = "not open"
         self._started = 0.0
 
     def __enter__(self) -> Self:
-        self._on.enter_context(standing_in({self._model: self._as_a_pass}))
+        self._on.enter_context(replace_calls({self._model: self._as_a_pass}))
         self._on.callback(self._passes.detach)
         self._state, self._started = "open", time.perf_counter()
         return self
@@ -111,7 +112,7 @@ class Tap:
                 self._passes.writer.close()
 
     def request(self, request_id: str | Sequence[str], prompt: Prompt = None) -> None:
-        """The next pass begins another request.
+        """The next pass begins a new request.
 
         Args:
             request_id: As in the constructor. A name that was used before is another sample of that request.
@@ -154,7 +155,7 @@ class Tap:
                 token of each sequence.
 
         Returns:
-            The logits, as they came.
+            The logits, unchanged.
 
         Raises:
             BadInput: There was no pass, or the logits are not of its shape.
@@ -163,21 +164,21 @@ class Tap:
         shape, batch, columns = list(logits.shape), len(self._passes.sequences), self._passes.columns
         every = len(shape) == 3 and shape[1] == columns
         fits = every or len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
-        if not self._passes.placed or not fits or shape[0] != batch:
+        if not self._passes.new_rows or not fits or shape[0] != batch:
             after = (
-                f"after a pass of [{batch}, {columns}] tokens" if self._passes.placed else "before any pass"
+                f"after a pass of [{batch}, {columns}] tokens" if self._passes.new_rows else "before any pass"
             )
             raise BadInput(
                 f"tap.logits was given {shape} {after}",
                 "give it the logits [B, T, V] or [B, V] of the pass that has just ended",
             )
-        for placed in self._passes.placed:
-            count = len(placed.token_ids)
+        for new in self._passes.new_rows:
+            count = len(new.token_ids)
             if not count:
                 continue
-            own = logits[placed.batch_row].detach()
-            rows_RV = own[placed.first_column : placed.first_column + count] if every else own.view(1, -1)
-            placed.sequence.set_logits(rows_RV, self._topk)
+            own = logits[new.batch_row].detach()
+            rows_RV = own[new.first_column : new.first_column + count] if every else own.view(1, -1)
+            new.sequence.set_logits(rows_RV, self._topk)
         return logits
 
     def last(self, token_ids: torch.Tensor | Sequence[int]) -> None:
@@ -189,7 +190,7 @@ class Tap:
             token_ids: [B] or [B, 1].
 
         Raises:
-            BadInput: There was no pass, or it had another number of sequences.
+            BadInput: There was no pass, or its number of sequences differs.
         """
         self._check_open("tap.last")
         ids = [row[0] for row in matrix(torch.as_tensor(token_ids).reshape(-1, 1), "token_ids")]
@@ -214,9 +215,9 @@ class Tap:
 
     def _ids_among(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[int]]:
         if self._argument is not None:
-            given = self._signature.bind(*args, **kwargs).arguments.get(self._argument)
-            if given is not None:
-                return matrix(given, self._argument)
+            value = self._signature.bind(*args, **kwargs).arguments.get(self._argument)
+            if value is not None:
+                return matrix(value, self._argument)
         else:
             for value in (*args, *kwargs.values()):
                 if are_ids(value):
@@ -235,7 +236,7 @@ class Tap:
     def _pass(self, ids_BT: list[list[int]], at_BT: Sequence[list[int] | None]) -> Iterator[None]:
         self._state = "inside a forward pass"
         try:
-            with self._passes.one(ids_BT, at_BT):
+            with self._passes.forward_pass(ids_BT, at_BT):
                 yield
         finally:
             self._state = "open"

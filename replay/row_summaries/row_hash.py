@@ -1,7 +1,7 @@
 """The row hash: what it is, its keys, and the numpy reference that defines its value.
 
-It does not know tensors or fast kernels (see `summarise.py`, `kernels.py`). Specified with test vectors in
-docs/row-summaries.md.
+It does not know tensors or fast kernels (see `summarise.py`, `cpu_kernels.py`, `gpu_kernels.py`).
+Specified with test vectors in docs/row-summaries.md.
 
     h_k = c_k + Σ_{j=0..n} a_kj · (w_j + 1)  mod 2^64     k = 0, 1
 

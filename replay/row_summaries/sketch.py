@@ -1,7 +1,7 @@
 """The sketch, L2 norm and largest magnitude of a row, and the numpy reference that defines their values.
 
-It does not know tensors or fast kernels (see `summarise.py`, `kernels.py`). Specified with test vectors in
-docs/row-summaries.md.
+It does not know tensors or fast kernels (see `summarise.py`, `cpu_kernels.py`, `gpu_kernels.py`).
+Specified with test vectors in docs/row-summaries.md.
 
     S(x)_b = Σ_i σ_{16i+b} · x_{16i+b}     b = 0 … 15,  σ = ±1
 

@@ -1,8 +1,8 @@
 """Summarising tensors, the entry point of the taps: row hash, L2, absmax and sketch of rows, without a copy.
 
-It knows torch tensors and where results go; the definitions live in `rowhash.py` and `sketch.py`, the fast
-kernel in `kernels.py`, that of GPUs behind `device.py`. Where numba is missing, or a dtype is rare, the numpy
-reference gives the same values.
+It knows torch tensors and where results go; the definitions stand in `row_hash.py` and `sketch.py`, the
+fast kernel in `cpu_kernels.py`, that of GPUs behind `gpu_queue.py`. Where numba is missing, or a dtype is
+rare, the numpy reference gives the same values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .reference import RowSummaries, as_rows, no_room, summarise_by_reference
 from .row_hash import WORD_BYTES, hash_keys, hash_offset
 from .sketch import is_negative
+from .summaries import RowSummaries, as_rows, no_room, summarise_by_reference
 
 if TYPE_CHECKING:
     import torch
 
-    from .device import Pending
+    from .gpu_queue import Pending
 
 TICKET_BYTES = 32 * 1024
 """What a thread takes at a time: small enough to share a prefill evenly, large enough to be worth it."""
@@ -36,9 +36,8 @@ would be saved, and on a busy machine a thread that has to be waited for may com
 BLOCK_PADDING = 32
 """Table entries beyond the widest row, so that its last block can be read whole."""
 
-
 ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT = 0, 5, 6, 0
-"""Fields of a job and of a task that change from call to call, and a job's length (see kernels.py)."""
+"""Fields of a job and of a task that change from call to call, and a job's length (see cpu_kernels.py)."""
 
 
 def summarise_tensor(
@@ -60,7 +59,7 @@ def summarise_tensor(
         IndexError: The rows do not fit into the output.
     """
     if not tensor.is_cpu:
-        from .device import summarise_on_device
+        from .gpu_queue import summarise_on_device
 
         if summarise_on_device(tensor, out, first_position, site, pending):
             return
@@ -90,7 +89,7 @@ class RepeatedRows:
         self._sites = out.l2.shape[1]
         self._known: list[tuple[Any, ...] | None] = [None] * self._sites
 
-    def first(self, site: int, tensor: torch.Tensor, width: int, first_position: int) -> None:
+    def summarise_first(self, site: int, tensor: torch.Tensor, width: int, first_position: int) -> None:
         """Summarise rows of `width` elements, and remember what the tensor was like.
 
         Raises:
@@ -113,15 +112,15 @@ class RepeatedRows:
                     work,
                 )
 
-    def again(self, site: int, tensor: torch.Tensor, first_position: int) -> bool:
+    def summarise_like_last(self, site: int, tensor: torch.Tensor, first_position: int) -> bool:
         """Summarise a tensor like the site's last one.
 
         This runs hundreds of times a token, between operations that leave the caches cold, so it calls as
         little as possible.
 
         Returns:
-            False where it is not like it; then nothing was done. True, too, where this place was filled
-            already: a module that runs more often than it was discovered to is not followed.
+            False where its form differs; then nothing was done. True, too, where this row was filled already:
+            a module that runs more often than it was discovered to is not followed.
         """
         known = self._known[site]
         if known is None:
@@ -139,7 +138,7 @@ class RepeatedRows:
 
 
 class Work:
-    """One call of the kernel: some columns of the rows of one tensor. It can be run again at another address.
+    """One call of the kernel: some columns of the rows of one tensor. It can be repeated at other addresses.
 
     Attributes:
         job: JOB_LENGTH fields for each of the columns.
@@ -197,7 +196,7 @@ def prepare_kernel(device: torch.device | None = None, dtype: torch.dtype | None
     on_cpu = "numba" if _kernel() else "numpy"
     if device is None or device.type == "cpu" or dtype is None:
         return on_cpu
-    from .device import doubt_about
+    from .gpu_queue import doubt_about
 
     doubt = doubt_about(device, dtype)
     return f"{on_cpu}, after a copy to the CPU: {doubt}" if doubt else "triton"
@@ -217,7 +216,7 @@ _tables: _Tables | None = None
 
 
 def _tables_for(row_bytes: int, elements: int) -> _Tables:
-    """Tables that reach at least as far as asked; they grow by doubling and are replaced, never changed."""
+    """Tables for rows of at least this size; they grow by doubling and are replaced, never changed."""
     global _tables
     words = 1 + -(-row_bytes // WORD_BYTES)
     if _tables is None or _tables.words < words or _tables.elements < elements:

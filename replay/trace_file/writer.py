@@ -9,21 +9,20 @@ end of the run puts the parts in order under the final name. A run that dies lea
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.errors import OutputFailed
-from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, TraceHeader, arrow_schema, parquet_options
-from ..engines.base import Rows
-from .lock import OutputLock
+from ...schemas.files import create_file, replace_file
+from ...schemas.output_lock import OutputLock
+from ...schemas.trace import HEADER_KEY, TraceHeader, arrow_schema, parquet_options, parts_folder
+from .rows import Rows
 from .rows_table import SequenceInfo, table_of
 
 __all__ = ["SequenceInfo", "TraceWriter"]
@@ -33,6 +32,7 @@ FLUSH_BYTES = 64 << 20
 FLUSH_SECONDS = 8.0
 """Longest time that a row waits here before the next one that arrives takes it to disk. Engines hand
 rows over every second or two: together that stays within the ten seconds that the README promises."""
+
 ROW_GROUP_BYTES = 64 << 20
 
 
@@ -55,18 +55,18 @@ class TraceWriter:
     ) -> None:
         self.path = path
         self._force = force
-        self.parts = path.with_name(path.name + PARTS_SUFFIX)
+        self.parts = parts_folder(path)
         self._header = header
-        self._told: TraceHeader | None = None
-        """The header that the parts folder holds."""
+        self._header_in_parts: TraceHeader | None = None
+        """What `header.json` of the parts folder holds."""
         self._schema = arrow_schema(len(header.sites), keeps_tensors)
         self._options = parquet_options(self._schema)
         self._buffered: dict[int, list[pa.Table]] = defaultdict(list)
         self._buffered_rows = 0
         self._bytes = 0
         self._part_count = 0
-        self._places: list[tuple[int, int, int, int]] = []
-        """(sequence, first position, part, row group) of everything flushed."""
+        self._row_groups: list[tuple[int, int, int, int]] = []
+        """(sequence, first position, part, index in the part) of every row group flushed."""
         self._flushed_at = time.monotonic()
         self.rows_written = 0
         """Rows that are in a file by now."""
@@ -97,57 +97,45 @@ class TraceWriter:
     def flush(self) -> None:
         """Write everything buffered as one part."""
         self._flushed_at = time.monotonic()
-        news = self._header is not self._told and bool(self._header.results)
-        if not self._buffered and not news:
+        has_news = self._header is not self._header_in_parts and bool(self._header.results)
+        if not self._buffered and not has_news:
             return
-        part = self._part(self._part_count)
-        unfinished = self.parts / f".{part.name}.unfinished"
+        part = self._part_count
         try:
-            if not self._part_count:
+            if not part:
                 self.parts.mkdir(mode=0o700, exist_ok=True)
-            if self._header is not self._told:
-                about = self.parts / "header.json"
-                _write_private(about.with_name(".header.json"), self._header.to_json())
-                about.with_name(".header.json").rename(about)
-                self._told = self._header
-            with _parquet_writer(unfinished, self._schema, self._options, self._header) as writer:
-                places: list[tuple[int, int, int, int]] = []
-                for sequence in sorted(self._buffered):
-                    for group in _row_groups(iter(self._buffered[sequence])):
-                        places.append((sequence, group["position"][0].as_py(), self._part_count, len(places)))
-                        writer.write_table(group, row_group_size=group.num_rows)
-            unfinished.rename(part)
+            if self._header is not self._header_in_parts:
+                with replace_file(self.parts / "header.json") as unfinished:
+                    unfinished.write_text(self._header.to_json(), encoding="utf-8")
+                self._header_in_parts = self._header
+            with replace_file(self._part(part)) as unfinished:
+                row_groups = self._write_part(unfinished)
         except OSError as error:
             raise self._write_failed(error) from None
         finally:
-            _discard(unfinished)  # there only if this was interrupted or failed
             if not self._part(0).exists():
                 shutil.rmtree(self.parts, ignore_errors=True)
-                self._told = None
-        self._places += places
+                self._header_in_parts = None
+        self._row_groups += [(*key, part, index) for index, key in enumerate(row_groups)]
         self._part_count += 1
-        self._settle()
+        self._clear_buffer()
 
     def finish(self, header: TraceHeader) -> Path:
         """Write the whole trace under its final name and remove the parts."""
-        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
         if self._part_count:
             self.flush()
         try:
-            with _parquet_writer(unfinished, self._schema, self._options, header) as writer:
+            with (
+                (replace_file if self._force else create_file)(self.path) as unfinished,
+                self._parquet_writer(unfinished, header) as writer,
+            ):
                 for group in _row_groups(self._pieces()):
                     writer.write_table(group, row_group_size=group.num_rows)
-            if self._force:
-                unfinished.replace(self.path)
-            else:
-                _publish(unfinished, self.path)
         except FileExistsError:
-            raise self._taken() from None
+            raise self._name_taken() from None
         except OSError as error:
             raise self._write_failed(error) from None
-        finally:
-            _discard(unfinished)
-        self._settle()
+        self._clear_buffer()
         if self._part_count:
             shutil.rmtree(self.parts, ignore_errors=True)
         self.close()
@@ -167,7 +155,24 @@ class TraceWriter:
         """Let others write under this name. Nothing is written after that."""
         self._lock.release()
 
-    def _settle(self) -> None:
+    def _write_part(self, path: Path) -> list[tuple[int, int]]:
+        """Write what is buffered; returns (sequence, first position) of each row group."""
+        keys = []
+        with self._parquet_writer(path, self._header) as writer:
+            for sequence in sorted(self._buffered):
+                for group in _row_groups(iter(self._buffered[sequence])):
+                    keys.append((sequence, group["position"][0].as_py()))
+                    writer.write_table(group, row_group_size=group.num_rows)
+        return keys
+
+    @contextlib.contextmanager
+    def _parquet_writer(self, path: Path, header: TraceHeader) -> Iterator[pq.ParquetWriter]:
+        """A writer whose file is whole, header included, when the context ends without an error."""
+        with pq.ParquetWriter(path, self._schema, **self._options) as writer:
+            yield writer
+            writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
+
+    def _clear_buffer(self) -> None:
         """What was buffered is in a file."""
         self.rows_written += self._buffered_rows
         self._buffered.clear()
@@ -182,21 +187,21 @@ class TraceWriter:
             for sequence in sorted(self._buffered):
                 yield from self._buffered[sequence]
             return
-        for _, _, index, group in sorted(self._places):
+        for _, _, index, group in sorted(self._row_groups):
             # Opened one at a time: a run of some hours leaves more parts than a process may have open.
             with pq.ParquetFile(self._part(index), page_checksum_verification=True) as file:
                 yield file.read_row_group(group).cast(self._schema)
 
     def _write_failed(self, error: OSError) -> OutputFailed:
         kept = self._kept_parts()
-        said = f"; {kept} whole parts are kept in {self.parts}" if kept else ""
+        parts = f"; {kept} whole parts are kept in {self.parts}" if kept else ""
         fix = "free disk space, or write the trace to another folder"
         if kept < self._part_count:
-            said = f"; {self._part_count - kept} parts vanished from {self.parts}{said}"
+            parts = f"; {self._part_count - kept} parts vanished from {self.parts}{parts}"
             fix = "leave that folder alone while a run goes on, and run the command again"
-        return OutputFailed(f"{self.path} could not be written: {error.strerror or error}{said}", fix)
+        return OutputFailed(f"{self.path} could not be written: {error.strerror or error}{parts}", fix)
 
-    def _taken(self) -> OutputFailed:
+    def _name_taken(self) -> OutputFailed:
         kept = self.abandon()
         return OutputFailed(
             f"{self.path} appeared while this run was recording, and was left alone"
@@ -205,7 +210,7 @@ class TraceWriter:
         )
 
     def _kept_parts(self) -> int:
-        """Parts that are really there: another hand may have removed them."""
+        """Parts that are really there: somebody may have removed them."""
         return sum(self._part(index).exists() for index in range(self._part_count))
 
 
@@ -224,41 +229,3 @@ def _row_groups(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
                 gathered, size = [], 0
     if gathered:
         yield pa.concat_tables(gathered).unify_dictionaries()
-
-
-@contextlib.contextmanager
-def _parquet_writer(
-    path: Path, schema: pa.Schema, options: dict[str, Any], header: TraceHeader
-) -> Iterator[pq.ParquetWriter]:
-    """A writer whose file is whole, header included, when the context ends without an error."""
-    _discard(path)
-    # Created with its permissions before anything private is in it: a trace holds the prompts.
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with pq.ParquetWriter(path, schema, **options) as writer:
-        yield writer
-        writer.add_key_value_metadata({HEADER_KEY: header.to_json().encode()})
-
-
-def _publish(unfinished: Path, path: Path) -> None:
-    """Give a file its final name. FileExistsError: another one has it."""
-    try:
-        os.link(unfinished, path)  # unlike a rename, it never replaces a file
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if path.exists():
-            raise FileExistsError from None
-        unfinished.rename(path)
-
-
-def _write_private(path: Path, text: str) -> None:
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as file:
-        file.write(text)
-
-
-def _discard(path: Path) -> None:
-    """Remove what is left of a file that will not become whole."""
-    with contextlib.suppress(OSError):  # it may not even exist; the error that led here is the one to report
-        path.unlink(missing_ok=True)

@@ -138,10 +138,10 @@ def forced_ids(sampling_params: Any) -> list[int]:
         ValueError: `rip_force` holds something else.
     """
     extra = getattr(sampling_params, "extra_args", None)
-    given = extra.get(ARGUMENT) if extra else None
-    if given is None:
+    argument = extra.get(ARGUMENT) if extra else None
+    if argument is None:
         return []
-    items = given.split(",") if isinstance(given, str) else given
+    items = argument.split(",") if isinstance(argument, str) else argument
     try:
         ids = [int(item) for item in items]
         if all(number == item or isinstance(item, str) for number, item in zip(ids, items, strict=True)) and (

@@ -15,8 +15,9 @@ from rip.diverge.op_comparison.tensors import compare
 from rip.diverge.op_comparison.transplant import transplanted
 from rip.diverge.present.zoom import zoom_lines
 from rip.replay.request.batches import Batch
-from rip.schemas.rerun import Ask, Op, OpTensor, OpTrace
+from rip.schemas.recorded_ops import Op, OpTensor, OpTrace
 from rip.schemas.verdict import FirstSite
+from rip.schemas.zoom import Rerun
 
 MM, ADD = "aten.mm.default", "aten.add.Tensor"
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -57,7 +58,7 @@ def first_by_loop(a, b):
 def test_the_planted_op_is_named_and_the_transplant_proves_it(zooming, family, fault, site, kind, op):
     sides = zooming(family)
     found = sides.under(fault)
-    assert (found.position, found.site) == first_by_loop(sides.run(Ask()), sides.run(Ask(), fault))
+    assert (found.position, found.site) == first_by_loop(sides.run(Rerun()), sides.run(Rerun(), fault))
     assert found.site == site
     assert found.seen_again
     assert found.finding.kind in kind.split()
@@ -102,10 +103,10 @@ def test_two_faults_are_two_origins_and_one_alone_is_no_proof(zooming):
         "layers.2.mlp.down_proj",
     ]
     # The control: with A's rows at the first origin only, B does not follow.
-    a = sides.run(Ask(keep_from=0))
+    a = sides.run(Rerun(keep_from=0))
     only = {key: rows for key, rows in a.kept.rows.items() if key[0] == "layers.1.mlp.up_proj"}
-    healed = sides.run(Ask(heal=replace(a.kept, rows=only)), plant.weight_element, plant.split_reduction)
-    half = transplanted(a, healed)
+    patched = sides.run(Rerun(patch=replace(a.kept, rows=only)), plant.weight_element, plant.split_reduction)
+    half = transplanted(a, patched)
     assert half.state == "not proven"
     assert "layers.2.mlp.down_proj" in half.why
 
@@ -146,7 +147,7 @@ def test_the_op_is_named_between_a_batch_and_a_run_alone(zooming, fault, site):
 
 def test_a_side_that_does_not_repeat_its_trace_is_told(zooming):
     sides = zooming()
-    run = sides.run(Ask())
+    run = sides.run(Rerun())
     hashes = dict(enumerate(run.row_hashes))
     keys = tuple((site.name, site.occurrence, site.part) for site in run.sites)
     known = Recorded(dict(enumerate(run.tokens)), hashes, keys)
@@ -252,7 +253,7 @@ def test_ops_are_aligned_by_what_they_are():
 
 def test_the_first_difference_is_in_causal_order(zooming):
     sides = zooming()
-    a, b = sides.run(Ask()), sides.run(Ask(), plant.weight_element, plant.embedding_row)
+    a, b = sides.run(Rerun()), sides.run(Rerun(), plant.weight_element, plant.embedding_row)
     spot = first_difference(a, b)
     assert (spot.position, spot.label) == first_by_loop(a, b)
     assert first_difference(a, a) is None
@@ -297,7 +298,7 @@ def test_what_follows_at_an_earlier_position_of_the_pass_is_not_taken_for_the_or
         handle.remove()
 
     sides = zooming("llama")
-    first = first_difference(sides.run(Ask()), sides.run(Ask(), not_a_number))
+    first = first_difference(sides.run(Rerun()), sides.run(Rerun(), not_a_number))
     assert (first.position, first.label) == (0, "layers.2.self_attn:attn")  # which only follows
     found = sides.under(not_a_number)
     assert (found.position, found.site) == (4, "layers.1.mlp.up_proj")
@@ -309,7 +310,7 @@ def test_what_follows_at_an_earlier_position_of_the_pass_is_not_taken_for_the_or
 def test_a_weight_that_two_modules_share_is_named_where_it_was_read(zooming):
     """The head of GPT-2 is its embedding: a row that no token chose shows in the head alone."""
     sides = zooming("gpt2")
-    unread = next(token for token in range(6, 128) if token not in sides.run(Ask()).tokens)
+    unread = next(token for token in range(6, 128) if token not in sides.run(Rerun()).tokens)
 
     def head_row(model):
         return plant.changed(model.transformer.wte.weight, lambda weight: weight[unread].mul_(1.5))

@@ -32,8 +32,8 @@ def arrays_of(out: Any) -> Arrays:
 def summarise(bits: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], stride: tuple[int, ...],
               offset: int = 0) -> Arrays:  # fmt: skip
     """The kernel's summaries [rows, 1] of a tensor that is given by its storage and how it lies there."""
-    from rip.replay.row_summaries.device import Pending
-    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries.gpu_queue import Pending
+    from rip.replay.row_summaries.summaries import RowSummaries
 
     storage = torch.from_numpy(bits.copy()).view(getattr(torch, dtype))
     tensor = torch.as_strided(storage, shape, stride, offset)
@@ -65,9 +65,9 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
         Each time the summaries of prefill and decode by sequence, and how often the kernel ran.
     """
     from fakes.plain_llama import PlainLlama
-    from rip.replay.capture.passes import Segment, StepBlock
+    from rip.replay.capture.observed_passes import Segment, StepBlock
     from rip.replay.capture.taps import Taps
-    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries.summaries import RowSummaries
     from torch import nn
 
     class Router(nn.Module):
@@ -106,8 +106,8 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
 
 def landing() -> list[bool]:
     """Whether a row of the CPU's and one from elsewhere are there: before and after the latter is settled."""
-    from rip.replay.row_summaries.device import Pending
-    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries.gpu_queue import Pending
+    from rip.replay.row_summaries.summaries import RowSummaries
     from rip.replay.row_summaries.summarise import summarise_tensor
 
     out, pending = RowSummaries.empty(2, 2), Pending()
@@ -126,8 +126,8 @@ def doubts() -> dict[str, Any]:
     """What is said, and still computed, where the kernel must not be used."""
     import sys
 
-    from rip.replay.row_summaries import device, gpu_kernels
-    from rip.replay.row_summaries.reference import RowSummaries
+    from rip.replay.row_summaries import gpu_kernels, gpu_queue
+    from rip.replay.row_summaries.summaries import RowSummaries
     from rip.replay.row_summaries.summarise import summarise_tensor
 
     cpu, found = torch.device("cpu"), {}
@@ -136,10 +136,10 @@ def doubts() -> dict[str, Any]:
     summarise_tensor(rows, expected, 0, 0)
 
     def look(name: str, dtype: torch.dtype) -> None:
-        device.doubt_about.cache_clear()
+        gpu_queue.doubt_about.cache_clear()
         actual = RowSummaries.empty(4, 1)
         summarise_tensor(rows.as_subclass(Elsewhere), actual, 0, 0)
-        found[name] = (device.doubt_about(cpu, dtype), expected.same_bits(actual))
+        found[name] = (gpu_queue.doubt_about(cpu, dtype), expected.same_bits(actual))
 
     look("right", torch.float32)
     look("rare", torch.int64)

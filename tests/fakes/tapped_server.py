@@ -15,19 +15,12 @@ from fakes.failing_server import Json, Send
 from fakes.inference import Vllm
 from fakes.tapping import ALONE
 from fakes.toy_model import TOY
-from rip.replay.row_summaries.reference import RowSummaries
 from rip.replay.row_summaries.row_hash import ROW_HASH_NAME
 from rip.replay.row_summaries.sketch import SKETCH_NAME
-from rip.replay.vllm_tap.parts import (
-    ROW_FIELDS,
-    SITES,
-    STATE,
-    Distributions,
-    Part,
-    TappedRequest,
-    write_part,
-)
-from rip.replay.vllm_tap.rank_folder import _boot_id
+from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
+from rip.replay.vllm_tap.files.part_file import write_part
+from rip.replay.vllm_tap.files.rank_state import SITES, STATE, boot_id
 from rip.schemas.trace import Site
 
 LABELS = ("embed_tokens", "norm")
@@ -56,7 +49,7 @@ class TappedVllm(Vllm):
         self.rank.mkdir(parents=True)
         state = {**ALONE, "instance": "one", "started": 1.0, "channel": "eager", "state": "ready", "why": ""}
         state |= {"row_hash": ROW_HASH_NAME, "sketch": SKETCH_NAME}
-        state |= {"pid": self.worker.pid, "boot_id": _boot_id()}
+        state |= {"pid": self.worker.pid, "boot_id": boot_id()}
         sites = [Site(name=name, module="Module", dtype="float32", width=8) for name in LABELS]
         (self.rank / STATE).write_text(json.dumps(state))
         (self.rank / SITES).write_text(

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from fakes.vllm_runner import FirstRunner
-from rip.replay.vllm_tap.merge import TapFolder
-from rip.replay.vllm_tap.recorder import Recorder
-from rip.replay.vllm_tap.settings import TapSettings
-from rip.replay.vllm_tap.worker import observe
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker.recorder import Recorder
+from rip.replay.vllm_tap.worker.settings import TapSettings
+from rip.replay.vllm_tap.worker.start import TappedEngine, observe
 
 ALONE = {"rank": 0, "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dp_rank": 0, "dp_size": 1}
 FACTS = {"instance": "engine-1", "model": "small", "vllm": "0.32.0"}
@@ -25,7 +25,7 @@ def tapped(
     **settings: Any,
 ) -> Recorder:
     """Observe a runner as a worker does."""
-    return observe(runner, TapSettings(folder, **settings), place, FACTS, channel, why)
+    return observe(runner, TapSettings(folder, **settings), TappedEngine(place, FACTS, channel, why))
 
 
 def ready(folder: Path) -> TapFolder:

@@ -11,10 +11,9 @@ import torch
 from fakes.replaying import planned, run_one
 from rip.diverge.op_comparison.find import zoom
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.op_recording.run import run_side
+from rip.replay.op_recording.rerun import run_side
 from rip.replay.request.batches import Batch
-from rip.schemas.rerun import Ask, SideRun
-from rip.schemas.zoom import Zoom
+from rip.schemas.zoom import Rerun, SideRun, Zoom
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -39,15 +38,15 @@ class Zooming:
         self.batch = Batch((planned(0, prompt, golden=golden),))
         self.runs = 0
 
-    def run(self, ask: Ask, *faults: Fault, batch: Batch | None = None) -> SideRun:
+    def run(self, request: Rerun, *faults: Fault, batch: Batch | None = None) -> SideRun:
         self.runs += 1
         with ExitStack() as stack:
             for fault in faults:
                 stack.enter_context(fault(self.model))
-            return run_side(self.engine, batch or self.batch, "golden-decode", 0, ask)
+            return run_side(self.engine, batch or self.batch, "golden-decode", 0, request)
 
     def under(self, *faults: Fault, batch_b: Batch | None = None, **more: Any) -> Zoom:
-        return zoom(self.run, lambda ask: self.run(ask, *faults, batch=batch_b), "r0", **more)
+        return zoom(self.run, lambda request: self.run(request, *faults, batch=batch_b), "r0", **more)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from faults.case import Side
 from faults.lab import Lab, Seen, header_of, tokens_of
 from rip.diverge.op_comparison.find import zoom
 from rip.diverge.op_comparison.recorded import recorded
-from rip.replay.op_recording.reconstruct import batch_again, check_can, mode_of
-from rip.replay.op_recording.run import run_side
-from rip.schemas.rerun import Ask, RunSide, SideRun
+from rip.replay.op_recording.reconstruct import check_rerunnable, mode_of, rebuild_batch
+from rip.replay.op_recording.rerun import run_side
+from rip.schemas.zoom import Rerun, RunSide, SideRun
 
 Target = tuple[str, int]
 """(request_id, sample)."""
@@ -32,7 +32,7 @@ class Zoomer:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._shown: dict[tuple[Path, Target, Ask], SideRun] = {}
+        self._shown: dict[tuple[Path, Target, Rerun], SideRun] = {}
 
     def look(self, seen: Seen) -> Seen:
         """The same, with what zoom finds; nothing, where the verdict names no row that differs."""
@@ -56,16 +56,16 @@ class Zoomer:
         self, family: str, side: Side, trace: Path, target: Target, tokens: tuple[int, ...]
     ) -> RunSide:
         header, own = header_of(trace), tokens_of(trace)
-        check_can(str(trace), header)
+        check_rerunnable(str(trace), header)
 
-        def run(ask: Ask) -> SideRun:
-            key = trace, target, ask
-            if side.plant is None and ask.heal is None and key in self._shown:
+        def run(request: Rerun) -> SideRun:
+            key = trace, target, request
+            if side.plant is None and request.patch is None and key in self._shown:
                 return self._shown[key]
             with self._lab.opened(family, side) as (engine, _):
-                batch, sequence = batch_again(header, engine, target, tokens, own, trace)
-                shown = run_side(engine, batch, mode_of(header), sequence, ask)
-            if side.plant is None and ask.heal is None:
+                batch, sequence = rebuild_batch(header, engine, target, tokens, own, trace)
+                shown = run_side(engine, batch, mode_of(header), sequence, request)
+            if side.plant is None and request.patch is None:
                 self._shown[key] = shown
             return shown
 

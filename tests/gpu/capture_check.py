@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fakes.plain_llama import PlainLlama
 from rip.replay.capture.graph_tap import GraphTaps
-from rip.replay.capture.passes import StepBlock
+from rip.replay.capture.observed_passes import StepBlock
 from rip.replay.capture.taps import Taps
-from rip.replay.row_summaries import device as device_summaries
-from rip.replay.row_summaries.device import Pending, doubt_about, new_slots
+from rip.replay.row_summaries import gpu_queue as device_summaries
 from rip.replay.row_summaries.gpu_kernels import DTYPES, Launch, table_for
-from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.gpu_queue import Pending, doubt_about, new_slots
+from rip.replay.row_summaries.summaries import RowSummaries
 from rip.replay.row_summaries.summarise import prepare_kernel, summarise_tensor
 
 DEVICE = torch.device("cuda", 0)

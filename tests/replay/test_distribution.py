@@ -6,7 +6,7 @@ import torch
 from fakes.plain_hooks import reference_hash
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.distribution import top_k_of_rows
+from rip.replay.row_summaries.token_distribution import top_k_of_rows
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

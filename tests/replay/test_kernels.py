@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rip.replay.row_summaries import summarise
-from rip.replay.row_summaries.reference import RowSummaries
 from rip.replay.row_summaries.row_hash import hash_rows_reference
 from rip.replay.row_summaries.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
+from rip.replay.row_summaries.summaries import RowSummaries
 from rip.replay.row_summaries.summarise import RepeatedRows, prepare_kernel, summarise_tensor
 
 FAST = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -140,8 +140,8 @@ def test_repeated_rows_give_what_each_gives_alone(shapes, dtype):
     repeated = RepeatedRows(out)
     tensors = [random_rows(dtype, shape[0], 576, 576, False).reshape(shape) for shape in shapes]
     for step, tensor in enumerate(tensors):
-        if not repeated.again(1, tensor, 3 * step):
-            repeated.first(1, tensor, 576, 3 * step)
+        if not repeated.summarise_like_last(1, tensor, 3 * step):
+            repeated.summarise_first(1, tensor, 576, 3 * step)
     for step, tensor in enumerate(tensors):
         written = slice(3 * step, 3 * step + len(tensor))
         assert_same_bits([part[written] for part in everything(out, 1)], reference(tensor.reshape(-1, 576)))
@@ -155,19 +155,19 @@ def test_repeated_rows_give_what_each_gives_alone(shapes, dtype):
 def test_a_tensor_unlike_the_last_one_is_not_read_with_its_form(other):
     out = RowSummaries.empty(4, 1)
     repeated = RepeatedRows(out)
-    repeated.first(0, torch.ones(1, 1, 8), 8, 0)
-    assert not repeated.again(0, other, 1)
+    repeated.summarise_first(0, torch.ones(1, 1, 8), 8, 0)
+    assert not repeated.summarise_like_last(0, other, 1)
     assert not out.row_hash[1:].any()
-    assert repeated.again(0, torch.full((1, 1, 8), 2.0), 1)
+    assert repeated.summarise_like_last(0, torch.full((1, 1, 8), 2.0), 1)
 
 
 def test_a_place_that_was_filled_is_not_filled_again():
     out = RowSummaries.empty(2, 1)
     repeated = RepeatedRows(out)
-    repeated.first(0, torch.zeros(1, 1, 8), 8, 0)
-    repeated.again(0, torch.ones(1, 1, 8), 1)
+    repeated.summarise_first(0, torch.zeros(1, 1, 8), 8, 0)
+    repeated.summarise_like_last(0, torch.ones(1, 1, 8), 1)
     before = out.row_hash.copy()
-    assert repeated.again(0, torch.full((1, 1, 8), 5.0), 1)
+    assert repeated.summarise_like_last(0, torch.full((1, 1, 8), 5.0), 1)
     assert (out.row_hash == before).all()
 
 

@@ -113,7 +113,7 @@ MISUSES = [
     ("a pass of 2 sequences, after one of 1", fed([[1]], [[1], [2]]), {}),
     ("2 names and 1 prompts", fed([[1]]), {"request_id": ["a", "b"]}),
     ("not those of the prompt", fed([PROMPT]), {"prompt": [7, 21, 4]}),
-    ("another prompt than in an earlier sample", another_prompt, {}),
+    ("the prompt differs from that of an earlier sample", another_prompt, {}),
     (r"tap.logits was given \[1, 2, 64\] after a pass of \[1, 5\]", two_columns_of_five, {}),
     ("before any pass", lambda model, tap: tap.logits(torch.rand(1, 64)), {}),
     ("do not count up", enter([[1, 2]], [[0, 2]]), {}),

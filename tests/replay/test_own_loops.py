@@ -11,7 +11,7 @@ from fakes.own_programs import PROMPT, Trace, Uncached, example, plainly
 from fakes.plain_hooks import reference_hash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rip.replay.own_programs.sequences import FedSequence
+from rip.replay.own_programs.fed_sequences import FedSequence
 from rip.schemas.errors import BadInput
 from torch import nn
 
@@ -62,7 +62,7 @@ def test_equal_tokens_fed_one_by_one_are_no_repetition():
 def test_feeding_everything_again_is_recognised_whatever_the_tokens(tokens, prompt):
     sequence = FedSequence(0, "r", 0, None)
     for end in range(min(prompt, len(tokens)), len(tokens) + 1):
-        placed = sequence.place(tokens[:end], None, 0, 1)
+        placed = sequence.new_rows(tokens[:end], None, 0, 1)
         sequence.take(placed, None, end)
     assert sequence.tokens == tokens
 
@@ -76,7 +76,7 @@ def test_stated_positions_decide_for_any_chunks_with_any_padding(tokens, data):
         end = data.draw(st.integers(fed + 1, len(tokens)))
         left, right = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))
         ids = [0] * left + tokens[start:end] + [0] * right
-        placed = sequence.place(ids, [-1] * left + list(range(start, end)) + [-1] * right, 0, 1)
+        placed = sequence.new_rows(ids, [-1] * left + list(range(start, end)) + [-1] * right, 0, 1)
         assert placed.first_column == left + fed - start
         assert (placed.shape.num_tokens, placed.shape.padded_tokens) == (end - start, left + right)
         assert placed.shape.cached_tokens == start

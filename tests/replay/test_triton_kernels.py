@@ -10,7 +10,7 @@ import torch
 from fakes import interpreted
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rip.replay.row_summaries.reference import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
 from rip.replay.row_summaries.summarise import prepare_kernel
 
 pytest.importorskip("triton")
@@ -123,7 +123,7 @@ def test_a_kernel_that_is_missing_broken_or_wrong_is_not_used_and_the_reason_is_
     assert said.pop("right") == ""
     assert said == {
         "rare": "the Triton kernel does not read torch.int64",
-        "wrong": "the Triton kernel gives other summaries of torch.float32 rows than the reference",
+        "wrong": "the Triton kernel gives summaries of torch.float32 rows that differ from the reference",
         "broken": "the Triton kernel does not run: TypeError: 'NoneType' object is not callable",
         "missing": "Triton is not installed",
     }

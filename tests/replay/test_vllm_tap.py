@@ -23,13 +23,14 @@ from fakes.vllm_runner import (
     new_request,
     small_model,
 )
-from rip.replay.row_summaries.device import Pending
-from rip.replay.row_summaries.distribution import top_k_of_rows
-from rip.replay.row_summaries.reference import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.gpu_queue import Pending
 from rip.replay.row_summaries.row_hash import hash_rows_reference
+from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.token_distribution import top_k_of_rows
 from rip.replay.tap_trace import trace_from_tap
-from rip.replay.vllm_tap.merge import TapFolder, TappedRows
-from rip.replay.vllm_tap.rows import RepeatedSteps, Segment
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder, TappedRows
+from rip.replay.vllm_tap.worker.row_block import RepeatedSteps
+from rip.replay.vllm_tap.worker.step import Segment
 from rip.schemas.errors import EngineFailed, OutputFailed
 
 RUNNERS = [FirstRunner, SecondRunner]
@@ -280,7 +281,7 @@ def test_a_request_is_captured_under_its_key_its_id_or_not_at_all(tmp_path: Path
         return taps.keys()
 
     assert run(tmp_path / "all") == ["K", "plain"]
-    assert run(tmp_path / "asked", only_asked=True) == ["K"]
+    assert run(tmp_path / "asked", only_keyed=True) == ["K"]
 
 
 def test_a_request_is_found_by_the_id_that_its_caller_knows(tmp_path: Path) -> None:
@@ -310,8 +311,8 @@ def test_a_step_with_more_rows_than_the_block_is_whole(
     model = small_model()
     down = watch(model, "model.layers.1.mlp.down_proj")
     runner = kind(model)
-    monkeypatch.setattr("rip.replay.vllm_tap.recorder.LEAST_ROWS", 16)  # a long prompt does not fit
-    monkeypatch.setattr("rip.replay.vllm_tap.recorder.PENDING_BYTES", 0)
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.recorder.LEAST_ROWS", 16)  # a long prompt does not fit
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.recorder.PENDING_BYTES", 0)
     tapped(runner, tmp_path)
     down.clear()
     runner.tokens = {"a": list(range(1, 41)), "b": [1, 2]}
@@ -467,7 +468,7 @@ def test_ranks_of_tensor_parallelism_are_one_table_and_replicated_rows_are_compa
     assert rows.summaries.row_hash.any(-1).all()
     if noise:
         assert rows.findings[0].startswith(
-            "rank 1 holds other bits than rank 0 at layers.0.self_attn.o_proj, position 0 and 2 more"
+            "rank 1 differs from rank 0 at layers.0.self_attn.o_proj, position 0 and 2 more"
         )
     else:
         assert rows.findings == []

@@ -19,12 +19,12 @@ from fakes.tapping import FACTS, ready, tapped
 from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.reference import RowSummaries
-from rip.replay.vllm_tap import rank_folder
-from rip.replay.vllm_tap.merge import TapFolder
-from rip.replay.vllm_tap.part_reader import BrokenPart, read_index, read_part
-from rip.replay.vllm_tap.parts import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
-from rip.replay.vllm_tap.settings import TapSettings
+from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
+from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part, write_part
+from rip.replay.vllm_tap.reader.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker.start import rank_writer
+from rip.replay.vllm_tap.worker.start.settings import TapSettings
 from rip.schemas.errors import EngineFailed
 
 
@@ -166,7 +166,7 @@ def test_a_full_disk_ends_the_observation_and_nothing_else(
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rank_folder, "write_part", no_space)
+    monkeypatch.setattr(rank_writer, "write_part", no_space)
     runner = serve(tmp_path)
     taps = ready(tmp_path)
     same_answer(runner)
@@ -207,7 +207,7 @@ def test_an_error_in_a_tap_ends_the_observation_and_nothing_else(
     def broken(*_: object) -> None:
         raise RuntimeError("the kernel is gone")
 
-    monkeypatch.setattr("rip.replay.vllm_tap.rows.RepeatedSteps.see", broken)
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.start.step_summaries.RepeatedSteps.see", broken)
     runner.step({}, finished_req_ids=set())
     runner.tokens["b"] = [1, 2]
     runner.step({"b": 2}, scheduled_new_reqs=[new_request("b")])
@@ -311,5 +311,5 @@ def test_variables() -> None:
     )
     assert (settings.folder, settings.most_bytes, settings.topk) == (Path("/tap"), 7 << 20, 0)
     assert settings.sites is not None
-    assert not settings.only_asked
-    assert TapSettings.of({"RIP_TAP": "/tap", "RIP_TAP_ONLY_ASKED": "1"}).only_asked
+    assert not settings.only_keyed
+    assert TapSettings.of({"RIP_TAP": "/tap", "RIP_TAP_ONLY_ASKED": "1"}).only_keyed

@@ -14,17 +14,17 @@ from fakes.traces import header
 from fakes.zooming import PROMPT, Zooming
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.op_recording import ops as recording
-from rip.replay.op_recording import site_rows
-from rip.replay.op_recording.engine import ZoomingEngine
-from rip.replay.op_recording.location import place_of
-from rip.replay.op_recording.ops import raw_bits
-from rip.replay.op_recording.run import run_side
-from rip.replay.op_recording.store import read_ops, write_ops, zoom_path
+from rip.replay.op_recording import op_recorder as recording
+from rip.replay.op_recording import row_patching
+from rip.replay.op_recording.op_recorder import raw_bits
+from rip.replay.op_recording.ops_file import read_ops, write_ops, zoom_path
+from rip.replay.op_recording.pass_location import location_in_pass
+from rip.replay.op_recording.recording_engine import OpRecordingEngine
+from rip.replay.op_recording.rerun import run_side
 from rip.replay.request.batches import Batch
 from rip.schemas.errors import BadInput, RipError
-from rip.schemas.rerun import Ask
-from rip.schemas.zoom import COLUMNS, TENSOR_FIELDS, ZOOM_KEY, arrow_schema
+from rip.schemas.recorded_ops import COLUMNS, TENSOR_FIELDS, ZOOM_KEY, arrow_schema
+from rip.schemas.zoom import Rerun
 
 STEPS = 6
 SCOPE = r"^layers\.1(\.|$)"
@@ -37,11 +37,11 @@ def sides(tiny_models, open_engine):
 
 @pytest.mark.parametrize("position", [0, 3, len(PROMPT) - 1, len(PROMPT), len(PROMPT) + STEPS - 2])
 def test_recording_changes_nothing(sides, position):
-    plain = sides.run(Ask())
-    seen = sides.run(Ask(position=position, keep_from=position))
+    plain = sides.run(Rerun())
+    seen = sides.run(Rerun(position=position, keep_from=position))
     assert seen.row_hashes == plain.row_hashes
     assert seen.logits_hashes == plain.logits_hashes
-    assert sides.run(Ask(position=position), plant.weight_element).row_hashes != plain.row_hashes
+    assert sides.run(Rerun(position=position), plant.weight_element).row_hashes != plain.row_hashes
     assert seen.ops.position == position
     assert seen.ops.tokens == (len(PROMPT) if position < len(PROMPT) else 1)
     assert seen.ops.seen == tuple(range(position + 1))
@@ -49,7 +49,7 @@ def test_recording_changes_nothing(sides, position):
 
 def test_ops_carry_their_module_and_what_the_model_computes(sides):
     position = len(PROMPT)
-    found = sides.run(Ask(position=position, scope=SCOPE, keep_from=position))
+    found = sides.run(Rerun(position=position, scope=SCOPE, keep_from=position))
     modules = {op.module for op in found.ops.ops}
     assert modules >= {"layers.1", "layers.1.self_attn", "layers.1.mlp", "layers.1.mlp.down_proj"}
     assert all(module.startswith("layers.1") for module in modules)
@@ -59,7 +59,7 @@ def test_ops_carry_their_module_and_what_the_model_computes(sides):
     assert product.inputs[1].parameter == "layers.1.mlp.down_proj.weight"
     assert product.inputs[1].data is None
     assert product.outputs[0].data == found.kept.rows["layers.1.mlp.down_proj", 0, ""][position]
-    everything = sides.run(Ask(position=position))
+    everything = sides.run(Rerun(position=position))
     assert {op.module for op in everything.ops.ops} >= {"embed_tokens", "norm", "rotary_emb", "lm_head", ""}
     by_index = {op.index: op for op in everything.ops.ops}
     assert sorted(by_index) == list(range(len(by_index)))
@@ -80,7 +80,7 @@ def test_what_the_taps_do_is_none_of_the_models_ops(tiny_models, open_engine):
     names = []
     for sites in ("", r"^norm$"):
         side = Zooming(open_engine(tiny_models("llama-bf16"), sites=sites), steps=STEPS)
-        found = side.run(Ask(position=2, keep_from=0))
+        found = side.run(Rerun(position=2, keep_from=0))
         names.append([(op.module, op.name, op.occurrence) for op in found.ops.ops])
     assert names[0] == names[1]
 
@@ -90,7 +90,7 @@ def test_inputs_are_hashed_before_an_op_writes_into_them(sides):
         return output.mul_(2)
 
     handle = sides.model.model.layers[1].mlp.up_proj.register_forward_hook(doubled)
-    found = sides.run(Ask(position=0, scope=r"up_proj"))
+    found = sides.run(Rerun(position=0, scope=r"up_proj"))
     handle.remove()
     (written,) = [op for op in found.ops.ops if op.name == "aten.mul_.Tensor"]
     before, after = (
@@ -107,7 +107,7 @@ def test_memory_that_nothing_wrote_has_no_digest(sides):
         return torch.empty_like(output).copy_(output)
 
     handle = sides.model.model.layers[1].mlp.up_proj.register_forward_hook(emptied)
-    found = sides.run(Ask(position=0, scope=r"up_proj"))
+    found = sides.run(Rerun(position=0, scope=r"up_proj"))
     handle.remove()
     (empty,) = [op for op in found.ops.ops if op.name == "aten.empty_like.default"]
     assert empty.outputs[0].digest == b""
@@ -131,7 +131,7 @@ def test_bytes_are_in_logical_order_whatever_the_strides(shape, random, dtype, e
 
 
 def test_a_digest_is_that_of_the_bytes(sides):
-    found = sides.run(Ask(position=0, scope=SCOPE))
+    found = sides.run(Rerun(position=0, scope=SCOPE))
     for op in found.ops.ops:
         for tensor in (*op.inputs, *op.outputs):
             if tensor.data is not None:
@@ -139,9 +139,9 @@ def test_a_digest_is_that_of_the_bytes(sides):
 
 
 def test_tensors_beyond_the_bound_leave_their_digest(sides, monkeypatch):
-    whole = sides.run(Ask(position=0, scope=SCOPE)).ops.ops
+    whole = sides.run(Rerun(position=0, scope=SCOPE)).ops.ops
     monkeypatch.setattr(recording, "KEPT_BYTES", 1000)
-    bounded = sides.run(Ask(position=0, scope=SCOPE)).ops.ops
+    bounded = sides.run(Rerun(position=0, scope=SCOPE)).ops.ops
     kept = sum(len(tensor.data or b"") for op in bounded for tensor in (*op.inputs, *op.outputs))
     assert 0 < kept <= 1000
     digests = [
@@ -152,30 +152,30 @@ def test_tensors_beyond_the_bound_leave_their_digest(sides, monkeypatch):
 
 @pytest.mark.parametrize("fault", [plant.weight_element, plant.another_kernel, plant.rope_off_by_one])
 def test_with_the_other_rows_a_faulty_run_follows(sides, fault):
-    a = sides.run(Ask(keep_from=0))
-    without = sides.run(Ask(), fault)
+    a = sides.run(Rerun(keep_from=0))
+    without = sides.run(Rerun(), fault)
     assert without.logits_hashes != a.logits_hashes
-    healed = sides.run(Ask(heal=a.kept), fault)
-    assert healed.logits_hashes == a.logits_hashes
-    assert healed.healed
-    assert sides.run(Ask(heal=a.kept)).healed == frozenset()  # nothing to put in where nothing differs
+    patched = sides.run(Rerun(patch=a.kept), fault)
+    assert patched.logits_hashes == a.logits_hashes
+    assert patched.patched
+    assert sides.run(Rerun(patch=a.kept)).patched == frozenset()  # nothing to put in where nothing differs
 
 
 def test_a_row_put_in_is_what_later_modules_see(sides):
     """The rows of another run, put in at one site, give that run's values one module further."""
-    a, other = sides.run(Ask(keep_from=0)), sides.run(Ask(keep_from=0), plant.embedding_row)
+    a, other = sides.run(Rerun(keep_from=0)), sides.run(Rerun(keep_from=0), plant.embedding_row)
     key, position = ("embed_tokens", 0, ""), PROMPT.index(30)
     assert a.kept.rows[key][position] != other.kept.rows[key][position]
     only = type(other.kept)({key: other.kept.rows[key]}, other.kept.dtypes, 0, other.kept.stop)
-    moved = sides.run(Ask(heal=only))
+    moved = sides.run(Rerun(patch=only))
     assert moved.row_hashes == other.row_hashes
     assert moved.row_hashes != a.row_hashes
 
 
 def test_positions_whose_rows_do_not_fit_are_not_kept(sides, monkeypatch):
-    whole = sides.run(Ask(keep_from=0)).kept
-    monkeypatch.setattr(site_rows, "KEPT_BYTES", 20_000)
-    kept = sides.run(Ask(keep_from=0)).kept
+    whole = sides.run(Rerun(keep_from=0)).kept
+    monkeypatch.setattr(row_patching, "KEPT_BYTES", 20_000)
+    kept = sides.run(Rerun(keep_from=0)).kept
     assert whole.stop == len(PROMPT) + STEPS - 1
     assert kept.stop < whole.stop
     assert all(position in rows for rows in kept.rows.values() for position in range(kept.stop) if rows)
@@ -185,10 +185,10 @@ def test_a_sequence_behind_padding_is_found_in_its_row(sides):
     plan = sides.batch.sequences[0]
     longer = planned(1, [90, *PROMPT, 91, 92], golden=[5, 6, 7, 8, 9, 10])
     batch = Batch((longer, plan))
-    found = sides.run(Ask(position=2, keep_from=0), batch=batch)
+    found = sides.run(Rerun(position=2, keep_from=0), batch=batch)
     assert (found.ops.batch_size, found.ops.batch_row, found.ops.tokens) == (2, 1, 10)
     assert found.ops.fed == found.ops.seen == (3, 4, 5)
-    later = sides.run(Ask(position=8), batch=batch).ops
+    later = sides.run(Rerun(position=8), batch=batch).ops
     assert (later.tokens, later.total, later.fed) == (1, 12, (0,))
     assert later.seen == tuple(range(3, 12))
     told = run(sides.engine, batch, "golden-decode")[0]
@@ -197,15 +197,18 @@ def test_a_sequence_behind_padding_is_found_in_its_row(sides):
 
 def test_places_are_read_from_the_mask():
     ids, mask = torch.zeros(2, 2), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0]])
-    place = place_of({"input_ids": ids, "attention_mask": mask}, 1)
+    place = location_in_pass({"input_ids": ids, "attention_mask": mask}, 1)
     assert place.seen == ((1, 0), (2, 1))
     assert place.column_of == {1: 0}
-    assert place_of({"inputs_embeds": ids}, 0) is None
+    assert location_in_pass({"inputs_embeds": ids}, 0) is None
 
 
 @pytest.mark.parametrize(
     ("ask", "words"),
-    [(Ask(position=len(PROMPT) + STEPS - 1), "computes positions 0 to"), (Ask(position=-1), "position")],
+    [
+        (Rerun(position=len(PROMPT) + STEPS - 1), "computes positions 0 to"),
+        (Rerun(position=-1), "position"),
+    ],
 )
 def test_positions_that_are_never_computed_are_refused(sides, ask, words):
     with pytest.raises(BadInput, match=words):
@@ -214,13 +217,13 @@ def test_positions_that_are_never_computed_are_refused(sides, ask, words):
 
 def test_an_engine_without_sites_and_a_foreign_sequence_are_refused(sides, tiny_models, open_engine):
     with pytest.raises(BadInput, match="not in this batch"):
-        run_side(sides.engine, sides.batch, "golden-decode", 5, Ask())
+        run_side(sides.engine, sides.batch, "golden-decode", 5, Rerun())
     with pytest.raises(BadInput, match="sites"):
-        run_side(open_engine(tiny_models("llama"), sites=None), sides.batch, "golden-decode", 0, Ask())
+        run_side(open_engine(tiny_models("llama"), sites=None), sides.batch, "golden-decode", 0, Rerun())
 
 
 def recorded(sides):
-    zooming = ZoomingEngine(sides.engine, 2, SCOPE)
+    zooming = OpRecordingEngine(sides.engine, 2, SCOPE)
     plans = Batch((*sides.batch.sequences, planned(1, [90, *PROMPT], golden=[5] * STEPS)))
     list(zooming.run(plans, "golden-decode", True))
     list(zooming.run(plans, "golden-decode", False))  # the observer check: not recorded
@@ -266,4 +269,4 @@ def test_files_that_hold_no_ops_are_refused(sides, tmp_path):
 def test_the_document_lists_every_column_and_field():
     text = (Path(__file__).parents[2] / "docs" / "zoom.md").read_text(encoding="utf-8")
     for column in (*COLUMNS, *TENSOR_FIELDS):
-        assert f"| `{column.name}` | {column.type} | {column.unit} | {column.meaning} |" in text
+        assert column.markdown() in text

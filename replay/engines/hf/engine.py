@@ -19,7 +19,8 @@ from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
-from ..base import Capabilities, Finished, Opening, Rows
+from ...trace_file.rows import Rows
+from ..base import Capabilities, Finished, Opening
 from .decode_loop import BatchRun
 from .forward import model_errors
 from .load import check_attention, folder_of, load_model, load_tokenizer

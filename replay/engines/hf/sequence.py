@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...request.batches import PlannedSequence
-from ...row_summaries.reference import RowSummaries
-from ..base import ExecutionShape, Rows, SamplerRecord, TopK
+from ...row_summaries.summaries import RowSummaries
+from ...row_summaries.token_distribution import TopK
+from ...trace_file.rows import ExecutionShape, Rows, SamplerRecord
 from .sampling import Sampler, StopRule
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...request.batches import PlannedSequence
-from ..base import Finished, Rows, Timing, TopK
+from ...row_summaries.token_distribution import TopK
+from ...trace_file.rows import Rows
+from ..base import Finished, Timing
 
 HANDED_OVER_ROWS = 64
 HANDED_OVER_S = 1.0

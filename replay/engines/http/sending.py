@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
-from ..base import Finished, Rows
+from ...trace_file.rows import Rows
+from ..base import Finished
 from .answer import Answer, Event
 
 if TYPE_CHECKING:

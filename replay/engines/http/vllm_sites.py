@@ -19,14 +19,16 @@ import numpy.typing as npt
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
-from ...row_summaries.reference import RowSummaries
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
-from ..base import Capabilities, ExecutionShape, Opening, Rows, TopK
+from ...row_summaries.summaries import RowSummaries
+from ...row_summaries.token_distribution import TopK
+from ...trace_file.rows import ExecutionShape, Rows
+from ..base import Capabilities, Opening
 from .answer import Answer
 
 if TYPE_CHECKING:
-    from ...vllm_tap.merge import TapFolder, TappedRows
+    from ...vllm_tap.reader.tap_folder import TapFolder, TappedRows
 
 READY_S = 60.0
 """Seconds that the taps of a server that rip started have, after it takes requests, to name their sites."""
@@ -81,7 +83,7 @@ class VllmTaps:
         """
         if path is None:
             return cls(None, opening)
-        from ...vllm_tap.merge import TapFolder
+        from ...vllm_tap.reader.tap_folder import TapFolder
 
         folder = TapFolder(path)
         folder.check_alive()

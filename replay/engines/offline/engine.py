@@ -18,7 +18,9 @@ from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG
-from ..base import ExecutionShape, Finished, Opening, Rows, SamplerRecord, TopK
+from ...row_summaries.token_distribution import TopK
+from ...trace_file.rows import ExecutionShape, Rows, SamplerRecord
+from ..base import Finished, Opening
 from .output import CheckedOutput
 from .protocol import DOCUMENT, OfflineKind, OfflineOutput, OfflineSampling
 

@@ -1,0 +1,159 @@
+"""One sequence run again on the `hf` engine: its row hashes, ops of one pass, rows kept and rows patched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...schemas.errors import BadInput
+from ...schemas.recorded_ops import OpTrace
+from ...schemas.trace import Mode
+from ...schemas.zoom import Rerun, SideRun
+from ..capture.modules import replace_calls
+from ..engines.base import Finished
+from ..engines.hf.engine import HfEngine
+from ..request.batches import Batch
+from ..trace_file.rows import Rows
+from .op_recorder import ModuleStack, OpRecorder, kernel_hints
+from .pass_location import PassLocation, location_in_pass
+from .row_patching import SiteRows
+
+
+def run_side(engine: HfEngine, batch: Batch, mode: Mode, sequence: int, request: Rerun) -> SideRun:
+    """Run a batch from its beginning, and return what one of its sequences shows.
+
+    Args:
+        engine: Opened with its sites.
+        batch: What is run; the sequences' golden tokens are forced in golden modes.
+        mode: How.
+        sequence: The sequence, by its index in the trace.
+        request: What to do beside running.
+
+    Raises:
+        BadInput: The engine observes no sites, the sequence is not in the batch, or it has no such position.
+        EngineFailed: The model fails.
+    """
+    if engine.taps is None:
+        raise BadInput("zoom needs the sites of the model", "open the engine with sites")
+    row = next((row for row, plan in enumerate(batch.sequences) if plan.sequence == sequence), None)
+    if row is None:
+        raise BadInput(f"sequence {sequence} is not in this batch", "give a recorded one of the batch")
+    plan = batch.sequences[row]
+    stop = len(plan.prompt) + plan.most_tokens - 1  # the last token is never fed
+    if request.position is not None and not 0 <= request.position < stop:
+        raise BadInput(
+            f"position {request.position}: {plan.request_id} computes positions 0 to {stop - 1}",
+            "choose one of them",
+        )
+    watch = PassOps(engine, [row], request.position, re.compile(request.scope))
+    rows = SiteRows(engine.taps, stop, request.keep_from, request.patch)
+    hashes: list[tuple[bytes, ...]] = []
+    logits: list[bytes | None] = []
+    tokens: list[int] = []
+    engine.reset()
+    with rows.watched(), watch.followed(rows.begin):
+        for event in engine.run(batch, mode, observe=True):
+            if isinstance(event, Finished) or event.sequence != sequence:
+                continue
+            hashes += _hashes(event, len(engine.sites))
+            logits += [None if topk is None else topk.logits_hash for topk in event.topk]
+            tokens += event.token_ids.tolist()
+    return SideRun(
+        sites=tuple(engine.sites),
+        row_hashes=tuple(hashes),
+        logits_hashes=tuple(logits),
+        tokens=tuple(tokens),
+        ops=watch.traces.get(row),
+        kept=rows.kept(),
+        patched=frozenset(rows.patched),
+    )
+
+
+class PassOps:
+    """Records the ops of the passes that compute one position of some sequences of a batch.
+
+    Args:
+        engine: An opened engine.
+        rows: The sequences' rows in the batch.
+        position: The position; None records nothing.
+        scope: Pattern for paths of modules.
+    """
+
+    def __init__(
+        self, engine: HfEngine, rows: Sequence[int], position: int | None, scope: re.Pattern[str]
+    ) -> None:
+        assert engine.taps is not None
+        self._model, self._taps, self._base = engine.model, engine.taps, engine.taps.base
+        self._rows, self._position, self._scope = rows, position, scope
+        self._stack = ModuleStack(self._model, self._base)
+        self.traces: dict[int, OpTrace] = {}
+        """By row. Rows of one pass share their ops."""
+        self.left_out = 0
+        """Bytes of tensors that were not kept."""
+
+    @contextmanager
+    def followed(self, begin: Callable[[PassLocation | None], None] | None = None) -> Iterator[None]:
+        """Passes are followed inside this context; `begin` gets the location of the first row in each."""
+
+        def replacement(call: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                locations = [location_in_pass(kwargs, row) for row in self._rows]
+                if begin is not None:
+                    begin(locations[0])
+                wanted = [
+                    location
+                    for location in locations
+                    if location is not None
+                    and self._position in location.column_of
+                    and location.row not in self.traces
+                ]
+                return self._recorded(wanted, call, *args, **kwargs) if wanted else call(*args, **kwargs)
+
+            return forward
+
+        with ExitStack() as stack:
+            if self._position is not None:
+                stack.enter_context(self._stack.followed())
+            stack.enter_context(replace_calls({self._model: replacement}))
+            yield
+
+    def _recorded(
+        self, locations: Sequence[PassLocation], call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        assert self._position is not None
+        self._stack.begin()
+        recorder = OpRecorder(self._model, self._base, self._stack, self._scope)
+        with recorder, self._taps.observe_within(_disable_current_modes):
+            output = call(*args, **kwargs)
+        self.left_out += recorder.left_out
+        ops, hints = tuple(recorder.ops), kernel_hints()
+        for location in locations:
+            self.traces[location.row] = OpTrace(
+                position=self._position,
+                batch_size=location.batch,
+                batch_row=location.row,
+                tokens=location.tokens,
+                total=location.total,
+                fed=location.fed_up_to(self._position),
+                seen=location.seen_up_to(self._position),
+                hints=hints,
+                ops=ops,
+            )
+        return output
+
+
+def _hashes(rows: Rows, sites: int) -> list[tuple[bytes, ...]]:
+    """Row hashes of each row; empty bytes where a site was not computed."""
+    count = len(rows.token_ids)
+    if rows.summaries is None:
+        return [(b"",) * sites] * count
+    found = rows.summaries.digests()[:count]
+    return [tuple(_or_nothing(digest.tobytes()) for digest in row) for row in found]
+
+
+def _or_nothing(digest: bytes) -> bytes:
+    return digest if any(digest) else b""

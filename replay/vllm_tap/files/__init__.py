@@ -1,0 +1,1 @@
+"""The files of a tapped rank, as the worker writes and rip reads them."""

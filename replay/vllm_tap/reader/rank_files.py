@@ -1,0 +1,184 @@
+"""One rank's folder as a reader sees it: its state, its sites, and which of its parts hold a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ....schemas.trace import Site
+from ..files.part import Part, TappedRequest
+from ..files.part_file import BrokenPart, PartIndex, part_names, read_index, read_part
+from ..files.rank_state import COORDINATES, SITES, is_alive, read_state
+
+CACHED_PARTS = 4
+"""Parts of a rank held in memory."""
+
+
+@dataclass
+class KeyRows:
+    """What one rank has of a key.
+
+    Attributes:
+        numbers: The rank's numbers of the requests that had the key.
+        ended: Whether the end of all of them is marked.
+        count: Rows.
+    """
+
+    numbers: list[int] = field(default_factory=list)
+    ended: bool = False
+    count: int = 0
+
+
+class RankFiles:
+    """One rank's folder.
+
+    Args:
+        path: The folder.
+        state: What `state.json` says.
+    """
+
+    def __init__(self, path: Path, state: dict[str, Any]) -> None:
+        self.path = path
+        self.coordinates = {name: int(state[name]) for name in COORDINATES}
+        self.instance, self.started = str(state["instance"]), float(state["started"])
+        self.channel = str(state["channel"])
+        self.row_hash, self.sketch = str(state["row_hash"]), str(state["sketch"])
+        self._pid = {"pid": state.get("pid"), "boot_id": state.get("boot_id")}
+        self.state, self._reason = str(state["state"]), str(state["why"])
+        self.name = path.name.rpartition("-rank")[2]
+        self.sites: list[Site] = []
+        self.not_seen: list[str] = []
+        self.broken: list[str] = []
+        """Parts that could not be read, in sentences."""
+        self._read: set[str] = set()
+        self._requests: dict[int, TappedRequest] = {}
+        self._ended: set[int] = set()
+        self._parts: dict[int, list[tuple[Path, int]]] = {}
+        """Of each request: its parts, each with the last of its positions there."""
+        self._counts: dict[int, int] = {}
+        self._cached: dict[Path, Part] = {}
+        self._load_sites()
+
+    @property
+    def why(self) -> str:
+        """Why nothing more will come, in words; empty while something may."""
+        if self.state == "failed":
+            return self._reason
+        return "its process has died" if self.state != "closed" and is_alive(self._pid) is False else ""
+
+    def is_ready(self) -> bool:
+        """Whether its sites are known and it observes, or did."""
+        return self.state in ("ready", "closed")
+
+    def is_over(self) -> bool:
+        """Whether its process ended in order: then what it saw of a request is all there is."""
+        return self.state == "closed"
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        state = read_state(self.path)
+        if state is not None:
+            self.state, self._reason = str(state["state"]), str(state["why"])
+        for name in self._part_names():
+            if name in self._read:
+                continue
+            self._read.add(name)
+            try:
+                self._note(self.path / name, read_index(self.path / name))
+            except (BrokenPart, OSError) as error:
+                self.broken.append(f"{name} could not be read: {error}")
+
+    def _part_names(self) -> list[str]:
+        return part_names(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
+
+    def keys(self) -> list[str]:
+        """Every key, in order of appearance."""
+        return [self._requests[number].key for number in sorted(self._requests)]
+
+    def find(self, key: str) -> KeyRows | None:
+        """What there is of a key by now; None where it was never seen."""
+        self.refresh()
+        numbers = [number for number, known in self._requests.items() if _goes_by(known, key)]
+        if not numbers:
+            return None
+        found = KeyRows(ended=all(number in self._ended for number in numbers))
+        for number in numbers:
+            found.count += self._counts.get(number, 0)
+            found.numbers.append(number)
+        return found
+
+    def load(self, numbers: Sequence[int], since: int = 0) -> list[tuple[Part, int]]:
+        """The parts with rows of some requests from a position on, each with the number of the request."""
+        found = []
+        for number in numbers:
+            for path, last in self._parts.get(number, []):
+                if last < since:
+                    continue
+                try:
+                    found.append((self._part(path), number))
+                except (BrokenPart, OSError) as error:
+                    self.broken.append(f"{path.name} could not be read: {error}")
+        return found
+
+    def prefix(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Token ids that the prefix cache spared a request."""
+        return next((self._requests[number].prefix for number in numbers), ())
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Remove the parts that hold nothing but these requests and others that were forgotten before."""
+        mine = {path for number in numbers for path, _ in self._parts.pop(number, ())}
+        for path in mine - {path for parts in self._parts.values() for path, _ in parts}:
+            self._cached.pop(path, None)
+            path.unlink(missing_ok=True)
+
+    def _part(self, path: Path) -> Part:
+        """A part; requests of one batch share parts, so the last ones are kept."""
+        part = self._cached.pop(path, None) or read_part(path)
+        self._cached[path] = part
+        while len(self._cached) > CACHED_PARTS:
+            del self._cached[next(iter(self._cached))]
+        return part
+
+    def _note(self, path: Path, part: PartIndex) -> None:
+        for number, request in part.requests.items():
+            self._requests[number] = request
+            if number in part.counts:
+                self._parts.setdefault(number, []).append((path, part.last[number]))
+                self._counts[number] = self._counts.get(number, 0) + part.counts[number]
+        self._ended.update(part.ended)
+
+    def _load_sites(self) -> None:
+        try:
+            found = json.loads((self.path / SITES).read_text(encoding="utf-8"))
+            self.sites = [Site.model_validate(site) for site in found["sites"]]
+            self.not_seen = [str(text) for text in found["not_seen"]]
+        except (OSError, ValueError, KeyError, TypeError, ValidationError):
+            self.state = "starting" if self.state == "ready" else self.state  # not written yet
+
+
+def _goes_by(request: TappedRequest, key: str) -> bool:
+    """Whether a key means a request. vLLM appends "-" and random digits to the id that its caller knows."""
+    if request.key == key:
+        return True
+    return request.key == request.request_id and request.request_id.rpartition("-")[0] == key
+
+
+def open_ranks(folder: Path) -> list[RankFiles]:
+    """The ranks of the engine that started last among those that wrote into a folder, in order."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        state = read_state(path) if path.is_dir() else None
+        if state is not None:
+            found.append(RankFiles(path, state))
+    if not found:
+        return []
+    newest = max(found, key=lambda rank: rank.started)
+    ranks = [rank for rank in found if rank.instance == newest.instance]
+    return sorted(
+        ranks, key=lambda rank: [rank.coordinates[name] for name in ("dp_rank", "pp_rank", "tp_rank")]
+    )

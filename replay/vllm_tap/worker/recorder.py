@@ -1,0 +1,262 @@
+"""From steps to part files: which requests are recorded, where a step's rows go, when they are written.
+
+It knows requests and rows, not vLLM: runners report what they do (`model_runners.py`), taps show it tensors
+(`module_taps.py`). Nothing here may disturb serving: whatever fails ends the observation and is said once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...row_summaries.summaries import SLOT_BYTES
+from ..files.part import TappedRequest
+from .find_sites import FoundSites
+from .model_runners import new_requests
+from .module_taps import ModuleTaps
+from .rank_writer import RankFolder
+from .row_block import Columns, RowBlock, summarise_columns
+from .settings import TapSettings
+from .step import NOBODY, Step, StepInputs, segments_of
+
+PENDING_BYTES = 8 << 20
+"""Summaries kept in memory before they are written."""
+PENDING_LOGITS_BYTES = 64 << 20
+"""Likewise, of logits whose distributions are still to be worked out."""
+PENDING_SECONDS = 2.0
+"""Longest time that rows wait while steps go on: what a killed server loses."""
+
+LEAST_ROWS = 64
+"""A block has room for at least so many rows."""
+
+LOG = logging.getLogger("vllm.rip_tap")
+
+
+class Recorder:
+    """The observer of one rank (see model_runners.Observer).
+
+    Args:
+        folder: Where parts go.
+        settings: How the worker is observed.
+        found: The sites and where they are observed.
+        taps: The taps on the modules.
+        output: Where the model's own output goes, for a model whose modules cannot be tapped; None: nowhere.
+        has_logits: Whether this rank's logits are kept.
+    """
+
+    def __init__(
+        self,
+        folder: RankFolder,
+        settings: TapSettings,
+        found: FoundSites,
+        taps: ModuleTaps,
+        output: Columns | None,
+        has_logits: bool,
+    ) -> None:
+        self._folder, self._settings, self._taps, self._output = folder, settings, taps, output
+        self._has_logits = has_logits
+        self._is_on = True
+        self._lock = threading.Lock()
+        self._requests: dict[int, TappedRequest] = {}
+        self._numbers: dict[str, int] = {}
+        self._next_number = 0
+        self._ended: list[int] = []
+        self._steps = 0
+        self._sites = len(found.sites)
+        self._twins = {
+            number: (source.columns[0][0], found.sources[source.handed_on].columns[0][0])
+            for number, source in enumerate(found.sources)
+            if source.handed_on is not None
+        }
+        """Sources that hand on another's tensor → their site and the other's."""
+        self._is_verified = not self._twins
+        self._spare: deque[RowBlock] = deque()
+        """Blocks that are written and can be filled again. The last comes first: caches know it best."""
+        self._block = self._new_block(self._room())
+        self._flushed_at = time.monotonic()
+        self._step: Step | None = None
+
+    # What a runner reports. None of it raises.
+
+    def scheduled(self, scheduler_output: Any) -> None:
+        """A step begins."""
+        if self._is_on:
+            self._guarded(lambda: self._scheduled(scheduler_output))
+
+    def forward(self, inputs: Callable[[], StepInputs]) -> None:
+        """The model is about to run."""
+        if self._is_on and self._numbers:
+            self._guarded(lambda: self._forward(inputs()))
+
+    def forwarded(self, output: object) -> None:
+        """The model has run."""
+        self._taps.show_to(None)
+        if self._is_on and self._step is not None:
+            step = self._step
+            self._guarded(lambda: self._forwarded(step, output))
+
+    def logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
+        """Logits were computed."""
+        if self._is_on and self._has_logits and self._step is not None and logits is not None:
+            step = self._step
+            self._guarded(lambda: self._logits(step, hidden, logits))
+
+    def sampled(self) -> None:
+        """The step is over."""
+        if self._is_on and self._step is not None:
+            self._guarded(self._settle)
+
+    def fail(self, why: str) -> None:
+        """End the observation, and say why, once. May be called from any thread."""
+        with self._lock:
+            if not self._is_on:
+                return
+            self._is_on = False
+        self._taps.show_to(None)
+        LOG.warning("rip observes nothing any more: %s. Serving goes on.", why)
+        try:
+            self._folder.say("failed", why)
+        except OSError as error:
+            LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
+
+    def failed_by(self, error: Exception) -> None:
+        """End the observation because of an error in it."""
+        self.fail(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """The process ends in order: write what there is."""
+        if self._is_on:
+            self._guarded(self._settle)
+            self._guarded(self._flush)
+            self._folder.close()
+            self._guarded(lambda: self._folder.say("closed", "the process has ended"))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever it is, the request goes on
+            self.failed_by(error)
+
+    # What happens then.
+
+    def _scheduled(self, scheduler_output: Any) -> None:
+        self._settle()
+        for name in scheduler_output.finished_req_ids:
+            number = self._numbers.pop(name, None)
+            if number is not None:
+                self._ended.append(number)
+        if self._ended:
+            self._flush()
+        for new in new_requests(scheduler_output):
+            own_key = None if new.extra is None else new.extra.get("rip_tap")
+            key = new.name if own_key is None and not self._settings.only_keyed else str(own_key or "")
+            if key and new.name not in self._numbers:
+                self._requests[self._next_number] = TappedRequest(new.name, key, new.prefix)
+                self._numbers[new.name] = self._next_number
+                self._next_number += 1
+
+    def _forward(self, inputs: StepInputs) -> None:
+        numbers = [self._numbers.get(name, NOBODY) for name in inputs.request_ids]
+        if max(numbers) == NOBODY:
+            return
+        segments, owners = segments_of(inputs, numbers, self._block.used)
+        count = len(owners)
+        if not count:
+            return
+        if count > self._block.room - self._block.used:
+            self._flush()
+            segments, owners = segments_of(inputs, numbers, 0)
+        if count > self._block.room:
+            self._block = self._new_block(count)  # for this step alone
+        self._steps += 1
+        step = self._step = Step(self._steps, inputs, numbers, segments, owners)
+        if len(segments) == 1 and count < self._block.room:
+            self._block.repeated.begin(segments[0], inputs.padded)
+            self._taps.show_to(self._block.repeated.see)
+        else:
+            self._taps.show_to(lambda _source, tensor, columns: self._summarise(step, tensor, columns))
+
+    def _summarise(self, step: Step, tensor: torch.Tensor, columns: Columns) -> None:
+        for segment in step.segments:
+            summarise_columns(tensor, columns, segment, self._block.summaries, self._block.pending)
+
+    def _forwarded(self, step: Step, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            step.output = output
+            if self._output is not None:
+                self._summarise(step, output, self._output)
+
+    def _logits(self, step: Step, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        rows = step.rows_of_logits(hidden)
+        if any(row is not None for row in rows):
+            self._block.logits.keep(logits, rows)
+
+    def _settle(self) -> None:
+        """The step that ran has all its rows: they count now."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        block = self._block
+        block.take(step)
+        if not self._is_verified:
+            self._verify_twins(block)
+        if (
+            block.used == block.room
+            or time.monotonic() - self._flushed_at > PENDING_SECONDS
+            or block.logits.nbytes() > PENDING_LOGITS_BYTES
+        ):
+            self._flush()
+
+    def _flush(self) -> None:
+        """Have everything so far written as a part, and go on with another block."""
+        self._flushed_at = time.monotonic()
+        block = self._block
+        if not block.used and not self._ended:
+            return
+        block.land()
+        ended = tuple(self._ended)
+        requests = {number: self._requests[number] for number in {*block.numbers, *ended} - {NOBODY}}
+        for number in ended:
+            del self._requests[number]
+        self._ended = []
+
+        def reuse() -> None:
+            block.clear()
+            if block.room == self._room():
+                self._spare.append(block)
+
+        part = functools.partial(block.part, requests, ended, self._settings.topk)
+        self._folder.put(part, block.nbytes(), reuse)
+        try:
+            self._block = self._spare.pop()
+        except IndexError:
+            self._block = self._new_block(self._room())
+
+    def _verify_twins(self, block: RowBlock) -> None:
+        """After the first step: leave out, from now on, sites whose rows were those of the module within."""
+        block.pending.settle()
+        digests = block.summaries.row_hash[: block.used]
+        same = {
+            number
+            for number, (site, other) in self._twins.items()
+            if (digests[:, site] == digests[:, other]).all() and digests[:, site].any()
+        }
+        self._twins = {number: self._twins[number] for number in same}
+        self._is_verified = True
+        self._taps.trust(frozenset(same))
+
+    def _new_block(self, rows: int) -> RowBlock:
+        twins = np.array(sorted(self._twins.values()), np.int64).reshape(-1, 2)
+        return RowBlock(rows, self._sites, twins)
+
+    def _room(self) -> int:
+        """Rows of a usual block."""
+        return max(LEAST_ROWS, PENDING_BYTES // (SLOT_BYTES * max(self._sites, 1)))
