@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,11 +32,94 @@ Examples:
 """
 
 
-class _Depth(TypedDict):
-    """How a model is read."""
+@dataclass(frozen=True)
+class _Source:
+    """The options that say what is read, and how."""
 
+    model: str | None
+    pid: int | None
+    url: str | None
+    api_key_env: str | None
+    recorded: Path | None
     strength: Strength
     fast: bool
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            BadInput: They do.
+        """
+        if self.recorded is not None and self.model is not None:
+            raise BadInput(
+                "--read takes a recorded fingerprint, --model reads one", "leave out one of the two"
+            )
+        if self.recorded is not None and (self.pid is not None or self.url is not None):
+            raise BadInput(
+                "--read takes a recorded fingerprint, --pid and --url read one", "leave out one of the two"
+            )
+        if self.pid is not None and self.url is not None:
+            raise BadInput("--pid and --url name two things to read", "leave out one of the two")
+        if self.fast and self.strength != "verified":
+            raise BadInput(
+                f"--fast: --strength {self.strength} reads no file whole", "leave out one of the two"
+            )
+        if self.model is None and (self.fast or self.strength != "verified"):
+            raise BadInput("--strength and --fast: there is no model to read", "add --model")
+
+    @property
+    def name(self) -> str:
+        """What a report of changes calls it."""
+        from ..fingerprint.stored import input_name
+
+        if self.recorded is not None:
+            return input_name(self.recorded)
+        return self.url or (f"process {self.pid}" if self.pid is not None else "this environment")
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The options that say how the fingerprint is written, and where."""
+
+    output: Path | None
+    flat: bool
+    export: str | None
+
+    def check(self, recorded: Path | None, against: Path | None) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            BadInput: They do.
+        """
+        from ..fingerprint.export import FORMATS
+
+        if self.export is not None:
+            check_choice("export", self.export, tuple(FORMATS), "format")
+        if self.export is not None and self.flat:
+            raise BadInput("--export and --flat are two formats", "leave out one of the two")
+        if self.export == "in-toto" and recorded in (None, STREAM):
+            raise BadInput(
+                "an in-toto statement names a recorded fingerprint by digest",
+                "record it first: rip fingerprint -o base.json, then --read base.json --export in-toto",
+            )
+        if against is not None and self.output is None and (self.flat or self.export is not None):
+            raise BadInput(
+                "--against prints what changed; --flat and --export say how the document is written",
+                "add -o FILE, or leave --against out",
+            )
+
+    def text(self, read: Fingerprint, recorded: Path | None, content: bytes | None) -> str:
+        """The document; `content`: the bytes of `recorded`."""
+        if self.export is not None:
+            from ..fingerprint.export import export
+
+            document = content if content is not None else read.to_json().encode()
+            return export(
+                read, self.export, document, recorded.name if recorded is not None else "fingerprint.json"
+            )
+        if self.flat:
+            return json.dumps(read.flat(), indent=2, ensure_ascii=False) + "\n"
+        return read.to_json()
 
 
 def fingerprint(
@@ -131,20 +215,17 @@ def fingerprint(
     Exit code 0: read, and with --against nothing changed that counts. 1: something did. 3: the two have no
     field in common.
     """
-    from ..fingerprint.doubts import doubts
-    from ..fingerprint.model.ref import resolve
-    from ..fingerprint.stored import from_bytes, input_name, read_fingerprint, read_input
+    from ..fingerprint.stored import input_name, read_fingerprint
     from ..schemas.files import write_private
 
+    source = _Source(
+        model, pid, url, api_key_env, recorded, check_choice("strength", strength, STRENGTHS), fast
+    )
+    document = _Document(output, flat, export)
     drift_options = DriftOptions(fail_on, tuple(ignore or ()), as_json, markdown, html, force)
-    inputs = (against, recorded, Path(model) if model is not None else None)
-    drift_options.check(inputs, output)
-    _check_combination(recorded, export, flat, model)
-    if against is not None and output is None and (flat or export is not None):
-        raise BadInput(
-            "--against prints what changed; --flat and --export say how the document is written",
-            "add -o FILE, or leave --against out",
-        )
+    drift_options.check((against, recorded, Path(model) if model is not None else None), output)
+    document.check(recorded, against)
+    source.check()
     if against == recorded == STREAM:
         raise BadInput("--against and --read both take standard input", "give a file for one of them")
     if against is None and drift_options.any_stated():
@@ -152,121 +233,56 @@ def fingerprint(
             "--fail-on, --ignore, --json, --markdown and --html describe a comparison",
             "add --against BASE.json",
         )
-    if recorded is not None and (pid is not None or url is not None):
-        raise BadInput(
-            "--read takes a recorded fingerprint, --pid and --url read one", "leave out one of the two"
-        )
-    server = _server(pid, url, api_key_env)
-    base = read_fingerprint(against) if against is not None else None
     console = stderr_console()
-    depth = _depth(strength, fast, model)
-    content = None
-    if recorded is not None:
-        content = read_input(recorded)
-        read = from_bytes(content, input_name(recorded))
-    else:
-        reference = resolve(model, accept_adapter=True) if model is not None else None
-        read = _collect(reference, pid, server, console, **depth)
-        for doubt in doubts(read):
-            print(f"warning: {printable(doubt)}", file=sys.stderr)
+    base = read_fingerprint(against) if against is not None else None
+    read, content = _read(source, console)
     if hash_ids:
         from ..fingerprint import identifiers
 
         read = identifiers.hash_ids(read)
         base = identifiers.hash_ids(base) if base is not None else None
-    text = _written(read, flat, export, recorded, content)
+    text = document.text(read, recorded, content)
     if output is not None and output != STREAM:
         write_private(output, text)
         print(f"Wrote {output}", file=sys.stderr)
     elif output == STREAM or base is None:
         sys.stdout.write(text)
-    if console.is_terminal and base is None:
-        _print_summary(console, read)
     if against is not None and base is not None:
-        observed = (
-            input_name(recorded)
-            if recorded is not None
-            else url or (f"process {pid}" if pid is not None else "this environment")
-        )
-        names = input_name(against), observed
-        raise typer.Exit(report_drift(base, read, names, drift_options, console))
+        raise typer.Exit(report_drift(base, read, (input_name(against), source.name), drift_options, console))
+    if console.is_terminal:
+        _print_summary(console, read)
 
 
-def _check_combination(recorded: Path | None, export: str | None, flat: bool, model: str | None) -> None:
-    """Options that contradict each other.
+def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]:
+    """The fingerprint, and the bytes of the file that holds it, if one does; doubts are printed.
 
     Raises:
-        BadInput: They do.
+        BadInput: The file, model or server cannot be read.
     """
-    from ..fingerprint.export import FORMATS
-
-    if export is not None:
-        check_choice("export", export, tuple(FORMATS), "format")
-    if export is not None and flat:
-        raise BadInput("--export and --flat are two formats", "leave out one of the two")
-    if recorded is not None and model is not None:
-        raise BadInput("--read takes a recorded fingerprint, --model reads one", "leave out one of the two")
-    if export == "in-toto" and recorded in (None, STREAM):
-        raise BadInput(
-            "an in-toto statement names a recorded fingerprint by digest",
-            "record it first: rip fingerprint -o base.json, then --read base.json --export in-toto",
-        )
-
-
-def _written(
-    read: Fingerprint, flat: bool, export: str | None, recorded: Path | None, content: bytes | None
-) -> str:
-    """The document as the options ask for it; `content`: the bytes of `recorded`."""
-    if export is not None:
-        from ..fingerprint.export import export as exported
-
-        document = content if content is not None else read.to_json().encode()
-        return exported(read, export, document, recorded.name if recorded is not None else "fingerprint.json")
-    return json.dumps(read.flat(), indent=2, ensure_ascii=False) + "\n" if flat else read.to_json()
-
-
-def _depth(strength: str, fast: bool, model: str | None) -> _Depth:
-    """The options on how the model is read, checked."""
-    chosen = check_choice("strength", strength, STRENGTHS)
-    if fast and chosen != "verified":
-        raise BadInput(f"--fast: --strength {chosen} reads no file whole", "leave out one of the two")
-    if model is None and (fast or chosen != "verified"):
-        raise BadInput("--strength and --fast: there is no model to read", "add --model")
-    return {"strength": chosen, "fast": fast}
-
-
-def _server(pid: int | None, url: str | None, api_key_env: str | None) -> Server | None:
-    """The server to read, with its key from the environment.
-
-    Raises:
-        BadInput: The options contradict each other, or the variable is not set.
-    """
-    if pid is not None and url is not None:
-        raise BadInput("--pid and --url name two things to read", "leave out one of the two")
     from ..experiments.lanes.request import read_server_key
-
-    key = read_server_key(url, api_key_env)
-    if url is None:
-        return None
     from ..fingerprint.context import Server
+    from ..fingerprint.doubts import doubts
+    from ..fingerprint.model.ref import resolve
+    from ..fingerprint.stored import from_bytes, input_name, read_input
 
-    return Server(url, key)
+    key = read_server_key(source.url, source.api_key_env)
+    if source.recorded is not None:
+        content = read_input(source.recorded)
+        return from_bytes(content, input_name(source.recorded)), content
+    model = resolve(source.model, accept_adapter=True) if source.model is not None else None
+    server = Server(source.url, key) if source.url is not None else None
+    read = _collect(source, model, server, console)
+    for doubt in doubts(read):
+        print(f"warning: {printable(doubt)}", file=sys.stderr)
+    return read, None
 
 
-def _collect(
-    model: ModelRef | None,
-    pid: int | None,
-    server: Server | None,
-    console: Console,
-    **depth: Unpack[_Depth],
-) -> Fingerprint:
-    """Read, with progress where it can take long: the files of a model, the answers of a server."""
-    from dataclasses import replace
-
+def _collect(source: _Source, model: ModelRef | None, server: Server | None, console: Console) -> Fingerprint:
+    """Collect, with progress where it can take long: the files of a model, the answers of a server."""
     from ..fingerprint.collect import collect
 
     if model is None and server is None:
-        return collect(pid=pid)
+        return collect(pid=source.pid)
     with shown_progress(console) as progress:
         if server is not None:
             server = replace(
@@ -279,7 +295,14 @@ def _collect(
         def show(done: int, total: int) -> None:
             progress.stage(f"reading {name}", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
-        return collect(model, pid=pid, server=server, progress=show, **depth)
+        return collect(
+            model,
+            pid=source.pid,
+            server=server,
+            progress=show,
+            strength=source.strength,
+            fast=source.fast,
+        )
 
 
 def _print_summary(console: Console, read: Fingerprint) -> None:

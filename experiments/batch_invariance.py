@@ -83,6 +83,8 @@ def check_batch_invariance(request: CheckRequest, progress: Progress) -> Check:
     lane_request = read_lane(request.lane)
     enter_lane_process(lane_request)
     batch = min(request.batch or request.sequences, request.sequences)
+    if lane_request.neighbours is not None:
+        raise BadInput(f"{request.lane.name}: neighbours: the check chooses the batches", "use --batch N")
     lane = _lane_with_batch(lane_request, batch)
     plan = CheckPlan(
         request.sequences,
@@ -103,8 +105,6 @@ def _lane_with_batch(request: LaneRequest, batch: int) -> ResolvedLane:
     Raises:
         BadInput: It states batches of its own.
     """
-    if request.neighbours is not None:
-        raise BadInput(f"{request.name}: neighbours: the check chooses the batches", "use --batch N")
     for pair in request.settings:
         if pair.partition("=")[0].replace("-", "_") == "batch_size":
             raise BadInput("the check chooses the batches", "use --batch N", stated_setting(pair))

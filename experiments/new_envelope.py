@@ -93,7 +93,9 @@ def read_sampling(pairs: list[str]) -> dict[str, Any]:
             Sampling.model_validate({key: stated[key]})
         except ValidationError as error:
             raise BadInput(
-                describe_validation_error(error), "docs/formats.md describes the sampling fields", about
+                describe_validation_error(error, names=False),
+                "docs/formats.md describes the sampling fields",
+                about,
             ) from None
     _check_runnable(stated)
     return stated

@@ -226,13 +226,13 @@ class Document(Record):
         return sha256_of(self.to_object())
 
 
-def describe_validation_error(error: ValidationError) -> str:
-    """The first faults of a pydantic error in one line, with dotted field names and without values."""
+def describe_validation_error(error: ValidationError, names: bool = True) -> str:
+    """The first faults of a pydantic error in one line, with dotted field names (`names`) and without values."""
     messages: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
         # Where a field takes several types, pydantic puts each type's name into the location.
         place = ".".join(str(part) for part in fault["loc"] if part not in _UNION_MEMBERS) or "document"
         messages.setdefault(place, []).append(fault["msg"].removeprefix("Value error, "))
-    lines = [f"{place}: {', or '.join(texts)}" for place, texts in messages.items()]
+    lines = [f"{place}: " * names + ", or ".join(texts) for place, texts in messages.items()]
     more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
     return "; ".join(lines[:3]) + more

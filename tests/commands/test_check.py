@@ -73,7 +73,7 @@ def test_an_engine_that_does_not_is_found_out_and_the_traces_go_on(
     done = check("-o", "d", engine=DRIFTING)
     assert done.code == 1
     assert "batch invariance does not hold: logprobs" in done.err
-    assert "go on: rip diverge d/alone.parquet d/batched.parquet" in done.err
+    assert "to find the first difference: rip diverge d/alone.parquet d/batched.parquet" in done.err
     assert "--batch 1" in done.err
     tokens, logprobs, _, top_logprobs = result("d").lines
     assert tokens.state == "equal", "they are forced"
@@ -170,8 +170,8 @@ def test_chosen_tokens_that_part_end_the_comparison_of_their_sequence(check: Cal
 def test_what_an_engine_does_not_tell_is_no_pass(check: Callable[..., Done]) -> None:
     done = check(engine="fakes.offline_engines:TokensOnlyEngine")
     assert done.code == 1
-    assert done.err.count("not told by this engine") == 3
-    assert "not shown: the engine tells no logprobs" in done.err
+    assert done.err.count("not returned by this engine") == 3
+    assert "not shown: the engine does not return logprobs" in done.err
     assert check("--sampled", "-o", "s", engine="fakes.offline_engines:TokensOnlyEngine").code == 0
 
 
@@ -185,7 +185,7 @@ def test_what_an_engine_does_not_tell_is_no_pass(check: Callable[..., Done]) -> 
         (("--tokens", "600"), "do not fit the context of 512"),
         (("--min-length", "50"), "do not fit the context"),
         (("--engine", "fakes.offline_engines:ScheduledEngine", "--mode", "golden-decode"), "has no mode"),
-        (("--engine", "fakes.offline_engines:ScheduledEngine", "--sampled"), "has no seeds"),
+        (("--engine", "fakes.offline_engines:ScheduledEngine", "--sampled"), "does not support seeds"),
         (("--engine", "fakes.offline_engines:FailingToGenerate"), "IndexError"),
         (("--engine", "no_such"), "unknown engine"),
     ],
@@ -220,7 +220,7 @@ def test_a_folder_that_is_there_is_kept_unless_forced(check: Callable[..., Done]
     assert check("--force", "--engine", "fakes.offline_engines:FailingToGenerate").code == 2
     assert "exists already" in check().err, "the earlier check is kept"
     Path("file").touch()
-    assert "is no folder" in check("-o", "file", "--force").err
+    assert "is not a folder" in check("-o", "file", "--force").err
 
 
 def test_deepinfers_switch_decides(check: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,8 +157,8 @@ def test_redaction_keeps_no_text_and_token_ids_as_asked(rip: Rip) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "fix"),
     [
-        ([], "say what was asked, once", "--prompt"),
-        (["--prompt", "w9", "--chat", "w9"], "say what was asked, once", "--chat"),
+        ([], "exactly one prompt is needed", "--prompt"),
+        (["--prompt", "w9", "--chat", "w9"], "exactly one prompt is needed", "--chat"),
         (["--prompt", ""], "the prompt has no tokens", "not empty"),
         (["--prompt", "half \udcff"], "half a character", ""),
         (["--prompt-file", "none.txt"], "none.txt: cannot be read: No such file", ""),
@@ -173,7 +173,7 @@ def test_redaction_keeps_no_text_and_token_ids_as_asked(rip: Rip) -> None:
         (["--prompt", "w9", "--sampling", "temperature=hot"], "temperature=hot: Input should be", ""),
         (["--prompt", "w9", "--sampling", "temperature=NaN"], "finite number", ""),
         (["--prompt", "w9", "--sampling", "top_p=0"], "greater than 0", ""),
-        (["--prompt", "w9", "-o", "r.txt"], "neither a single envelope nor a set", ".jsonl"),
+        (["--prompt", "w9", "-o", "r.txt"], "neither the name of an envelope nor of a request set", ".jsonl"),
         (["--prompt", "w9", "-o", "nowhere/r.json"], "is not a folder", "mkdir"),
         (["--prompt", "w9", "-o", "nowhere/r.jsonl"], "is not a folder", "mkdir"),
         (["--prompt", "w9", "-o", "bad.jsonl"], "bad.jsonl:1", ""),
@@ -309,7 +309,7 @@ def test_check_counts_apart_what_was_answered_with_an_error(rip: Rip, tmp_path: 
     done = rip("check", "set.jsonl", "--model", rip.model)
     assert (done.code, done.out) == (
         0,
-        "2 valid, 1 complete, 1 answered with an error: rip replay passes over them\n",
+        "2 valid, 1 complete, 1 answered with an error: rip replay skips them\n",
     )
     (tmp_path / "all.jsonl").write_text(json.dumps(refused_one))
     assert rip("check", "all.jsonl").code == 1, "nothing is left to replay"

@@ -156,8 +156,8 @@ def test_values_that_nothing_can_apply_are_kept_and_said(rip: Rip) -> None:
     path = write("log.jsonl", {"prompt": "a", **odd}, {"prompt": "b", "temperature": 0, "max_tokens": 1})
     done = rip("envelope", "import", path, "-o", "set.jsonl")
     assert done.code == 0
-    assert "log.jsonl:1: kept as stated" in done.err
-    assert "1 request with a sampling field that nothing can apply: temperature -5" in done.err
+    assert "log.jsonl:1: kept, though no engine can apply it" in done.err
+    assert "1 request with a sampling field that no engine can apply: temperature -5" in done.err
     one, _ = load_requests(Path("set.jsonl"))
     assert {**(one.request or {}), "max_tokens": one.sampling.max_tokens} == odd, "nothing is lost"
     checked = rip("envelope", "check", "set.jsonl")
@@ -178,16 +178,16 @@ def test_answers_without_a_request_and_errors_are_counted(rip: Rip) -> None:
     asked = write("in.jsonl", *({"custom_id": name, "body": CHAT} for name in "abc"))
     done = rip("envelope", "import", asked, told, "-o", "set.jsonl")
     assert done.code == 0
-    assert "3 envelopes, 1 with a whole answer" in done.err
+    assert "3 envelopes, 1 with a complete answer" in done.err
     assert "2 answered with an error" in done.err
-    assert "1 answer left out, to requests that are in none of the files: elsewhere" in done.err
+    assert "1 answer left out, without a request in any of the files: elsewhere" in done.err
 
 
 def test_one_request_over_several_lines_is_read_as_one(rip: Rip) -> None:
     Path("one.json").write_text(json.dumps(CHAT, indent=2))
     done = rip("envelope", "import", "one.json", "-o", "set.jsonl")
     assert done.code == 0
-    assert "1 envelope, 0 with a whole answer" in done.err
+    assert "1 envelope, 0 with a complete answer" in done.err
     (one,) = load_requests(Path("set.jsonl"))
     assert one.messages == CHAT["messages"]
 

@@ -239,7 +239,7 @@ def test_a_server_that_refuses_some_questions_is_said_in_one_line(rip: Rip) -> N
         (("--pid", "1", "--url", "http://h"), "name two things"),
         (("--url", "localhost:8000"), "not an http or https URL"),
         (("--url", "http://u:secret@h"), "holds a user name or password"),
-        (("--api-key-env", "X"), "no server that needs a key"),
+        (("--api-key-env", "X"), "no server is named that needs a key"),
         (("--url", "http://h", "--api-key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE is not set"),
         (("--read", "a.json", "--pid", "1"), "leave out one"),
     ],

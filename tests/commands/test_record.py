@@ -81,7 +81,7 @@ def test_it_records_until_it_is_told_to_end(upstream: FakeUpstream, tmp_path: Pa
             assert answer.status_code == 200
         code, said = record.end(number)
     assert code == 0
-    assert "2 requests passed on, 2 of them for completions; 2 chosen" in said
+    assert "2 requests forwarded, 2 of them for completions; 2 chosen" in said
     assert "2 envelopes of 2 requests" in said
     kept = load_requests(tmp_path / "kept" / "requests.jsonl")
     for one in kept:
@@ -134,7 +134,7 @@ def test_a_server_that_comes_later_is_recognised(tmp_path: Path) -> None:
             assert answer.status_code == 200
             code, said = record.end()
     assert code == 0
-    assert "1 not answered by the upstream" in said
+    assert "1 not answered by the server" in said
     kept = load_requests(tmp_path / "kept" / "requests.jsonl")
     assert kept[-1].expected is not None
     assert kept[-1].expected.token_ids, "the first request that it answers is asked for its token ids"

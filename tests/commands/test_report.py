@@ -92,7 +92,7 @@ def test_it_says_which_trace_is_gone(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["deep/result", "-o", "p.pdf"], "end the name in .html or .md"),
+        (["deep/result", "-o", "p.pdf"], "end it in .html or .md"),
         (["deep"], "is not a result of rip diverge"),
         (["nowhere"], "is not a result of rip diverge"),
         (["a.parquet"], "is not a result of rip diverge"),

@@ -62,7 +62,7 @@ def test_the_command_names_the_replaced_kernel_and_proves_it(two_kernels, tmp_pa
 def test_equal_traces_have_nothing_to_look_at(two_kernels):
     done = two_kernels("diverge", "a.parquet", "a.parquet", "--zoom")
     assert done.code == 0
-    assert "nothing to look at" in done.err
+    assert "nothing to zoom into" in done.err
 
 
 def test_a_trace_of_a_server_is_compared_and_then_refused(rip, tmp_path):

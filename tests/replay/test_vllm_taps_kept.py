@@ -153,9 +153,9 @@ def rip(
 @pytest.mark.parametrize(
     ("engine", "options", "message", "fix"),
     [
-        ("vllm", ["--sites", "mlp"], "come through its tap folder", "with --tap"),
-        ("vllm", ["--capture", "sites"], "come through its tap folder", "with --tap"),
-        ("vllm", ["--tap", "nowhere"], "--tap nowhere: there is no such folder", "RIP_TAP"),
+        ("vllm", ["--sites", "mlp"], "are read from its tap folder", "with --tap"),
+        ("vllm", ["--capture", "sites"], "are read from its tap folder", "with --tap"),
+        ("vllm", ["--tap", "nowhere"], "--tap nowhere: no such folder", "RIP_TAP"),
         ("openai", ["--sites", "mlp"], "the engine openai shows no sites", "leave --sites out"),
         ("openai", ["--tap", "."], "the engine openai writes no tap folder", "leave --tap out"),
     ],
