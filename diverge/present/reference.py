@@ -1,10 +1,25 @@
-"""The sentence that tells how two sides lie to a reference."""
+"""Sentences on a reference trace: which side is farther from it, by how much, and what that rests on."""
 
 from __future__ import annotations
 
 import math
 
-from ...schemas.reference import ReferenceSite
+from ...schemas.reference import Reference, ReferenceSite
+from .format import plural
+
+
+def reference_lines(found: Reference) -> list[str]:
+    """The verdict and what it rests on."""
+    lines = [found.sentence]
+    if found.rows:
+        dtypes = f"{found.dtype_a} in A, {found.dtype_b} in B, {found.dtype_reference} in the reference"
+        lines.append(
+            f"{plural(found.rows, 'position')} × {plural(found.sites, 'site')}"
+            + (f"; {dtypes}" if found.dtype_a else "")
+        )
+    if found.separated and found.first is not None:
+        lines.append(f"at {found.first.site} half of its rows are farther than any row of the other side")
+    return [*lines, *found.notes]
 
 
 def sentence(

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.claim import LEVELS
-from .agreement import agreement_rows, text_sides, unique_line
 from .format import drift, number, plain, plural
-from .patterns import pattern_lines, reference_lines
+from .reference import reference_lines
+from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
 from .verdict import headline, is_cut, logprob_line, second_line
 from .zoom import zoom_lines
 

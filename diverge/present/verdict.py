@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from ...schemas.trace import PARTS_SUFFIX
@@ -126,33 +125,6 @@ def difference_kind(verdict: Verdict) -> str:
     return "logprob" if by_logprob else "logit"
 
 
-def close_call(
-    margin: float | None, moved: float | None, by_logprob: bool = False, tie: bool = True
-) -> str | None:
-    """What A's margin and the drift at a divergence say together, where both were recorded.
-
-    Args:
-        margin: Between A's two likeliest candidates.
-        moved: By how much the candidates moved, at most.
-        by_logprob: Both are of log-probabilities.
-        tie: Rounding explains the drift, so that a small margin may be called a near tie.
-    """
-    kind = "logprobs" if by_logprob else "logits"
-    if margin is None or moved is None:
-        return None
-    if moved == 0:
-        return f"The {kind} of the common candidates are equal: the choice differs, not the numbers."
-    if not math.isfinite(moved):
-        return f"The {kind} moved without bound: some are not finite."
-    lead = f"A's margin (its likeliest candidate's lead) is {number(margin)}"
-    moves = f"the {kind} moved by up to {number(moved)}"
-    if margin <= 2 * moved:  # both candidates may move, in opposite directions
-        if tie:
-            return f"A near tie: {lead} and {moves}, enough to swap the two candidates."
-        return f"{moves[0].upper()}{moves[1:]}, enough to swap the two likeliest candidates: {lead}."
-    return f"Not a near tie: {lead} and {moves}, too little to swap the two likeliest candidates."
-
-
 def is_cut(first: FirstText) -> bool:
     """Text stands before the excerpt."""
     return first.character > len(first.before)
@@ -161,6 +133,11 @@ def is_cut(first: FirstText) -> bool:
 def level_note(level: LevelVerdict) -> str:
     """Why a level is as it is, in a few words; empty where nothing was said."""
     return plain((level.why or level.where or "").split(";")[0])
+
+
+def level_reason(level: LevelVerdict) -> str:
+    """Where a level first fails, and why it is as it is; empty where nothing was said."""
+    return "; ".join(plain(text) for text in (level.where, level.why) if text)
 
 
 _MODES = {
@@ -176,7 +153,7 @@ def mode_words(mode: str) -> str:
     return f"{plain(mode)} ({told})" if told else plain(mode)
 
 
-LEVEL_WORDS = {
+LEVEL_PROMISES = {
     "bitwise": "every recorded bit is equal",
     "numeric": "the numbers differ by less than a stated tolerance",
     "token": "the same tokens",

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes import results
-from rip.diverge.present.report.heat import NOT_COMPUTED
+from rip.diverge.present.report.pictures.heat import NOT_COMPUTED
 from rip.diverge.present.report.write import write_report
 from rip.diverge.result import tables
 from rip.schemas.errors import RipError

@@ -13,7 +13,7 @@ from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.diverge.causes.confirm import Commands
 from rip.diverge.compare import diverge
-from rip.diverge.present.report.sources import find_sources
+from rip.diverge.present.report.reading.sources import find_sources
 from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
 from rip.schemas.fingerprint import Fingerprint, Section, fact

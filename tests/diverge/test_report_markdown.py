@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rip.diverge.present.format import plain
-from rip.diverge.present.report.markdown_text import block, code, fenced, flowing, text
+from rip.diverge.present.report.markdown import block, code, fenced, flowing, text
 from rip.diverge.present.report.write import write_report
 
 HOSTILE = "</b><script>alert(1)</script>|`x`|[a](b)*c*~~d~~ @team #1 www.example.org\n# head\u202e"

@@ -11,11 +11,12 @@ from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.diverge.present.format import does, drift_cell, drift_words, moment, pieces, plural
-from rip.diverge.present.report import html as report_html
-from rip.diverge.present.report.heat import Columns, Scale, draw
-from rip.diverge.present.report.sources import Place, Source
+from rip.diverge.present.report.pair_sentences import close_call
+from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scale, draw
+from rip.diverge.present.report.reading.sources import Place, Source
+from rip.diverge.present.report.rendering import TEMPLATES
 from rip.diverge.present.report.summary import next_step, summarise
-from rip.diverge.present.verdict import close_call, headline, is_cut, second_line
+from rip.diverge.present.verdict import headline, is_cut, second_line
 from rip.schemas.verdict import FirstText
 
 
@@ -68,7 +69,7 @@ def test_every_cell_of_a_map_is_drawn_once_in_its_class(drifts: list[float]) -> 
     values = np.array([drifts, [0.0] * len(drifts)], np.float32)
     scale = Scale.over((min(drifts), max(drifts)))
     columns = Columns((("steps", len(drifts)),), tuple("x" * len(drifts)), ())
-    map_ = draw("m", values, columns, ["a", "b"], scale, cell_height=4, row_groups=[0, 0], row_labels=[])
+    map_ = draw(Matrix("m", values, columns, Rows(["a", "b"], [0, 0], [], height=4), scale))
     drawn = [int(run) for layer in map_.layers for run in re.findall(r"h(\d+)", layer.path)]
     assert sum(drawn) == map_.cell_width * len(drifts)  # the first row wholly, nothing of the second
     assert all(layer.path.startswith("M") for layer in map_.layers)
@@ -87,7 +88,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_stands_out_from_its_ground_in_both_themes() -> None:
-    style = (Path(report_html.TEMPLATES) / "report.css").read_text()
+    style = (TEMPLATES / "report.css").read_text()
     assert contrast("#ffffff", "#000000") == pytest.approx(21)
     assert contrast("#8b929b", "#fcfcfb") < 4.5  # the negative control
     blocks = [style[: style.index("{% set dark %}")], style[style.index("{% set dark %}") :]]

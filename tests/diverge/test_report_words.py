@@ -12,7 +12,7 @@ from fakes import results
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from rip.diverge.compare import diverge
 from rip.diverge.present.format import quoted_token
-from rip.diverge.present.report.markdown_pair import _groups
+from rip.diverge.present.report.pictures.text_map import group_rows
 from rip.diverge.present.report.write import write_report
 from rip.schemas.trace import Setting, TraceHeader
 from rip.schemas.verdict import Cause, Verdict
@@ -172,7 +172,7 @@ def test_a_value_that_is_not_finite_is_not_told_as_a_drift_of_nan(tmp_path: Path
 def test_a_map_of_many_layers_takes_few_lines() -> None:
     names = ["embed_tokens", *(f"layer {index}" for index in range(30)), "norm"]
     equal = [index < 3 for index in range(32)]
-    lines = _groups(names, equal)
+    lines = group_rows(names, equal)
     assert [name for name, _ in lines][:2] == ["embed_tokens … layer 1", "layers 2–4"]
     assert len(lines) == 12
     assert [index for _, members in lines for index in members] == list(range(32))

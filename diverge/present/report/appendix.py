@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ...causes.confirm import OWN_PROGRAM, Commands, as_word
 from ..format import NONE, plain, plural
-from .model import Appendix
+from .document import Appendix
 
 if TYPE_CHECKING:
     from ....schemas.trace import TraceHeader
     from ....schemas.verdict import TraceRef, Verdict
-    from .sources import Place, Source
+    from .reading.sources import Place, Source
 
 MAX_ENVELOPES = 100
 _UNAVAILABLE = "unavailable:"

@@ -5,32 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..agreement import proportion
 from ..format import drift, plain, plural, request_name
-from ..patterns import MANY, cause_label, growth_line
-from .axes import Frame, Ticks, nice_ticks
+from ..sequences import MANY, cause_label, growth_line, proportion
+from .pictures.survival import Curve, draw_survival
 
 if TYPE_CHECKING:
-    from ....schemas.sequences import Patterns, SurvivalPoint
+    from ....schemas.sequences import Patterns
     from ....schemas.verdict import Verdict
-    from .data import ResultData
+    from .reading.result import ResultData
 
-FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)
 MAX_RATES = 40
 MAX_GROUPS = 8
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A step curve of shares from 0 to 1 with its interval, as SVG paths."""
-
-    title: str
-    frame: Frame
-    ticks: Ticks
-    line: str
-    band: str
-    half: float | None
-    """Where at most half are left."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +71,7 @@ def _survival(found: Patterns) -> list[Pattern]:
                 ]
                 for point in found.survival
             ],
-            curve=_curve(found.survival, found.half_at) if found.survival else None,
+            curve=draw_survival(found.survival, found.half_at) if found.survival else None,
             folded=True,
         )
     ]
@@ -179,37 +164,3 @@ def _growth(found: Patterns) -> list[Pattern]:
             f" at most {drift(jump.before)} before it. A jump is an event; rounding alone adds up steadily."
         )
     return [Pattern(title="How drift grows", lede=" ".join(said))]
-
-
-def _curve(points: list[SurvivalPoint], half_at: int | None) -> Curve:
-    last = max(point.step for point in points)
-    span = max(last + 1, 1)
-
-    def x(step: float) -> float:
-        return round(FRAME.left + (FRAME.right - FRAME.left) * step / span, 1)
-
-    def y(share: float) -> float:
-        return round(FRAME.top + (FRAME.bottom - FRAME.top) * (1 - share), 1)
-
-    def steps(shares: list[float]) -> list[tuple[float, float]]:
-        corners, before = [(x(0), y(1.0))], 1.0
-        for point, share in zip(points, shares, strict=True):
-            corners += [(x(point.step), y(before)), (x(point.step), y(share))]
-            before = share
-        return [*corners, (x(span), y(before))]
-
-    def path(corners: list[tuple[float, float]]) -> str:
-        return "M" + "L".join(f"{left:g} {top:g}" for left, top in corners)
-
-    low, high = steps([point.low for point in points]), steps([point.high for point in points])
-    return Curve(
-        title="Share of sequences that still agree, by step",
-        frame=FRAME,
-        ticks=Ticks(
-            x=[(x(step), str(step)) for step in nice_ticks(span, 12)],
-            y=[(y(share), f"{share:g}", "") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-        ),
-        line=path(steps([point.share for point in points])),
-        band=path([*low, *reversed(high)]) + "Z",
-        half=None if half_at is None else x(half_at),
-    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..format import number, plain, plural, request_name
 from ..zoom import proof_line, zoom_lines
-from .model import Proof
+from .document import Proof
 
 if TYPE_CHECKING:
     from ....schemas.reference import Reference, ReferenceSite

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ....schemas.change import NO_RULE
 from ....schemas.claim import LEVELS
 from ..format import plain, plural
-from .model import RuleGroup
+from .document import RuleGroup
 
 MAX_ENTRIES = 8
 """Entries of one reading that are shown."""
@@ -33,7 +33,7 @@ def group_by_rule(changes: Sequence[Change], limit: int) -> list[RuleGroup]:
     return [
         RuleGroup(
             risk=risk,
-            rule="no rule is known for this field" if rule == NO_RULE else plain(rule),
+            rule="no rule for this field" if rule == NO_RULE else plain(rule),
             replay=None if replay is None else plain(replay),
             sources=_sources(members),
             fields=[row for member in members for row in _rows(member)],
@@ -51,7 +51,7 @@ def _order(change: Change) -> int:
 def _risk(change: Change) -> str:
     if change.risk is not None:
         return f"{change.risk} at risk"
-    return "no level at risk" if change.has_rule else "not known until replayed"
+    return "no level at risk" if change.has_rule else "unknown: replay to find out"
 
 
 def _rows(change: Change) -> list[tuple[str, str, str]]:

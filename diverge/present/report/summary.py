@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ....schemas.trace import PARTS_SUFFIX
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
-from .model import NextStep, Sentence
+from .document import NextStep, Sentence
 
 if TYPE_CHECKING:
     from ....schemas.verdict import Cause, FirstToken, Verdict
-    from .model import Proof
-    from .sources import Place, Source
+    from .document import Proof
+    from .reading.sources import Place, Source
 
 CAUSE_EVIDENCE = 2
 """Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""

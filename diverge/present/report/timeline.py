@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING
 
 from ..format import does, drift_words, moment, number, plain, plural, quoted_token, request_name, site_label
 from ..verdict import mode_words
-from .model import Event
+from .document import Event
 
 if TYPE_CHECKING:
     from ....schemas.verdict import FirstSite, FirstToken, Verdict
-    from .data import ResultData
-    from .model import PairView
-    from .rows import FirstLogits, Pair, Spread
-    from .sources import Source
-
-
-COUNTED = (
-    "Positions count the tokens of prompt and answer together, from 0; steps count those of the answer. A row"
-    " inside the model is named by the token that was read there, logits by the token that they chose, which"
-    " is the next one."
-)
-"""How places are named, for the whole document."""
+    from .document import PairView
+    from .reading.result import ResultData
+    from .reading.rows import FirstLogits, Pair, Spread
+    from .reading.sources import Source
 
 
 def timeline(data: ResultData, view: PairView | None, sources: tuple[Source, Source]) -> list[Event]:

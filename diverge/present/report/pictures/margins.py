@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..format import number
+from ...format import number
 from .axes import Frame, Ticks, nice_ticks
 
 if TYPE_CHECKING:
-    from .rows import Margins
+    from ..reading.rows import Margins
 
 FRAME = Frame(width=1040, height=264, left=62, right=1024, top=26, bottom=224)
 ZERO_GAP = 18

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ....schemas.verdict import Verdict
-    from .drift import Drift
     from .environment import WhereItRan
     from .patterns import Pattern
-    from .plot import Plot
-    from .recorded import Recorded
-    from .rows import Candidate, FirstLogits, LayerTotal, Pair, SiteTotal, TokenRow
-    from .sources import Place, Source
+    from .pictures.drift import Drift
+    from .pictures.margins import Plot
+    from .reading.recorded import Recorded
+    from .reading.rows import Candidate, FirstLogits, LayerTotal, Pair, SiteTotal, TokenRow
+    from .reading.sources import Place, Source
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class NextStep:
 
     text: str
     command: str | None = None
-    tells: str | None = None
-    """How to read what the command gives."""
+    reading: str | None = None
+    """How to read the command's result."""
 
 
 @dataclass(frozen=True)
@@ -78,43 +78,65 @@ class SideText:
 
 
 @dataclass(frozen=True)
-class PairView:
-    """Everything that is shown of one pair."""
+class Outputs:
+    """The tokens of one pair that are shown."""
 
-    pair: Pair
-    name: str
     prompt: list[Token]
     prompt_left_out: int
     a: SideText
     b: SideText
     before_left_out: int
     after_left_out: int
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The distributions of both sides at one step."""
+
+    step: int
+    note: str
+    """What they are, and what the samplers saw."""
+    shown: list[tuple[Candidate, list[tuple[bool, str]]]]
+    """The top ones and the chosen ones, with their texts."""
+    folded: list[tuple[Candidate, list[tuple[bool, str]]]]
+    largest_logprob: float
+
+
+@dataclass(frozen=True)
+class MarginView:
+    """Margin against difference, by step."""
+
+    plot: Plot
+    note: str
+    close_steps: list[TokenRow]
+    """The steps whose margin is closest to the difference, in order of steps."""
+    title: str
+    """Of these steps."""
+
+
+@dataclass(frozen=True)
+class PairView:
+    """Everything that is shown of one pair."""
+
+    pair: Pair
+    name: str
     recorded: tuple[Recorded | None, Recorded | None]
-    """What the two traces themselves say of it; None where a trace was not read."""
+    """What only the two traces hold of it; None where a trace was not read."""
     prompts_differ: bool
     first_logits: FirstLogits | None
-    """The first token that was chosen from unlike logits."""
-    candidates_at: int | None
-    """Position of the token whose candidates are shown."""
-    candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
-    """The likeliest ones and the chosen ones."""
-    more_candidates: list[tuple[Candidate, list[tuple[bool, str]]]]
-    """Folded."""
-    sampler: str | None
-    """What the samplers saw there, in a sentence."""
+    """The first token that was chosen from different logits."""
     sampling: str | None
-    """The sampling fields that were stated, in a sentence."""
-    largest_logprob: float
+    """The stated sampling fields."""
+    outputs: Outputs
     close_call: str | None
-    """What margin and drift at the divergence say together."""
-    close_steps: list[TokenRow]
-    """The steps whose margin is nearest to the drift, in order of steps."""
-    moved_steps: int
-    """All steps that could have been among them."""
-    layers: list[LayerTotal]
-    """The heat map in words: a row per layer."""
-    plot: Plot | None
+    """What margin and difference at the divergence say together."""
+    candidates: Candidates | None
+    margins: MarginView | None
     drift: Drift | None
+    layers: list[LayerTotal]
+    """The heat map as a table: a row per layer."""
+    no_drift_note: str
+    """Why there is no heat map."""
     data: dict[str, Any]
     """For hovering."""
 
@@ -150,7 +172,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Appendix:
-    """What makes the document checkable."""
+    """What a reader needs to check the document."""
 
     identities: list[tuple[str, str, str]]
     """Name, A, B."""
@@ -171,17 +193,17 @@ class Postmortem:
     summary: list[Sentence]
     next_step: NextStep
     glossary: list[tuple[str, str]]
-    """Special words that occur, with their meanings."""
+    """Special terms that occur, with their meanings."""
     verdict: Verdict
     place: Place
     sources: tuple[Source, Source]
     kind: str
     """What differences of distributions are of: `logit` or `logprob`."""
-    largest: float | None
-    """Largest such difference."""
     facts: list[tuple[str, str, str]]
     """Name, A, B."""
     environment: WhereItRan
+    extent: str
+    """How much was compared."""
     timeline: list[Event]
     text_sides: list[tuple[str, str, str]] | None
     agreement: list[tuple[str, str, str]] | None
@@ -190,6 +212,8 @@ class Postmortem:
     patterns: list[Pattern]
     pairs: list[Pair]
     pair_count: int
+    first_causes: dict[int, str]
+    """Pair → its first-ranked cause; empty where none was diagnosed."""
     views: list[PairView]
     sites: list[SiteTotal]
     site_count: int
@@ -197,7 +221,7 @@ class Postmortem:
     change_count: int
     not_seen: list[str]
     findings: list[str]
-    """Said by the traces themselves."""
+    """From the headers of the traces."""
     appendix: Appendix
     has_text: bool
     """False: token ids stand for the text."""

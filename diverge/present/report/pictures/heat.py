@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +31,12 @@ CLASSES = 10
 PLOT_WIDTH = 900
 """Pixels for cells; a map is at most this wide plus its labels."""
 
-
 _LABEL_ROOM = 26
 """Pixels between the centres of two column labels."""
+_MARGIN, _TOP = 14, 34
+"""Pixels left of the row labels, and above the cells."""
+_LETTER = 6.7
+"""Pixels that a letter of a row label takes."""
 
 
 @dataclass(frozen=True)
@@ -64,51 +67,6 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Cells of one kind: `kind` is `q0` … `q9`, `nan`, `unsized`, `absent` or `unknown`."""
-
-    kind: str
-    path: str
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """Everything that the template needs to draw a map."""
-
-    id: str
-    width: int
-    height: int
-    left: int
-    top: int
-    cell_width: int
-    cell_height: int
-    row_tops: list[int]
-    layers: list[Layer]
-    row_labels: list[tuple[int, str]]
-    """Baseline and text."""
-    column_labels: list[tuple[int, str]]
-    """Centre and text."""
-    bands: list[tuple[int, int, str]]
-    """Left, right and title of each group of columns."""
-    lines: list[tuple[int, str]]
-    """Vertical lines with a text."""
-    mark: tuple[int, int] | None
-    """Left and top of the cell that is the first to differ."""
-    data: dict[str, Any] = field(default_factory=dict)
-    """For the script: geometry, labels, and the values as base64 float32."""
-
-    @property
-    def right(self) -> int:
-        """Right edge of the last column."""
-        return max(right for _, right, _ in self.bands)
-
-    @property
-    def bottom(self) -> int:
-        """Lower edge of the last row."""
-        return self.row_tops[-1] + self.cell_height
-
-
-@dataclass(frozen=True)
 class Columns:
     """The columns of a map in groups with a small gap between them."""
 
@@ -120,70 +78,157 @@ class Columns:
     """Column index and label."""
 
 
-def draw(
-    name: str,
-    values: NDArray[np.float32],
-    columns: Columns,
-    rows: Sequence[str],
-    scale: Scale,
-    *,
-    cell_height: int,
-    row_groups: Sequence[int],
-    row_labels: Iterable[tuple[int, str]],
-    lines: Iterable[tuple[int, str]] = (),
-    mark: tuple[int, int] | None = None,
-    worst: NDArray[np.int16] | None = None,
-    max_cell_width: int = 16,
-) -> HeatMap:
-    """Lay out one map.
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a map."""
 
-    Args:
-        name: HTML id.
-        values: float32[rows, columns], coded as the module says.
-        columns: Groups, names and ticks of the columns.
-        rows: A name per row, for hovering.
-        scale: The colour scale.
-        cell_height: Pixels.
-        row_groups: A number per row; a gap stands where it changes.
-        row_labels: Row index and text for the left margin.
-        lines: Column index (the line stands left of it) and text.
-        mark: Row and column of the first difference.
-        worst: int16[rows, columns], for rows that stand for several sites: index of the largest.
-        max_cell_width: Pixels.
-    """
-    labels = list(row_labels)
-    left = 14 + round(6.7 * max((len(text) for _, text in labels), default=0))
-    top = 34
-    width = max(2, min(max_cell_width, PLOT_WIDTH // max(values.shape[1], 1)))
+    names: Sequence[str]
+    """For hovering."""
+    groups: Sequence[int]
+    """A number per row; a gap stands where it changes."""
+    labels: Sequence[tuple[int, str]]
+    """Row index and text for the left margin."""
+    height: int
+    """Of a row, in pixels."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a map shows, before it has a size."""
+
+    id: str
+    """HTML id."""
+    values: NDArray[np.float32]
+    """float32[rows, columns], coded as the module says."""
+    columns: Columns
+    rows: Rows
+    scale: Scale
+    lines: Sequence[tuple[int, str]] = ()
+    """Column index (the line stands left of it) and text."""
+    mark: tuple[int, int] | None = None
+    """Row and column of the first difference."""
+    worst: NDArray[np.int16] | None = None
+    """int16[rows, columns], for rows that stand for several sites: index of the largest."""
+    max_cell_width: int = 16
+    """Pixels."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Cells of one kind: `kind` is `q0` … `q9`, `nan`, `unsized`, `absent` or `unknown`."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A matrix laid out in pixels: everything that the template needs to draw it."""
+
+    matrix: Matrix
+    cell_width: int
+    column_lefts: list[int]
+    row_tops: list[int]
+    layers: list[Layer]
+    row_labels: list[tuple[int, str]]
+    """Baseline and text."""
+    column_labels: list[tuple[int, str]]
+    """Centre and text."""
+    bands: list[tuple[int, int, str]]
+    """Left, right and title of each group of columns."""
+
+    @property
+    def id(self) -> str:
+        """HTML id."""
+        return self.matrix.id
+
+    @property
+    def cell_height(self) -> int:
+        """Pixels."""
+        return self.matrix.rows.height
+
+    @property
+    def left(self) -> int:
+        """Left edge of the first column."""
+        return self.column_lefts[0]
+
+    @property
+    def right(self) -> int:
+        """Right edge of the last column."""
+        return self.column_lefts[-1] + self.cell_width
+
+    @property
+    def top(self) -> int:
+        """Upper edge of the first row."""
+        return self.row_tops[0]
+
+    @property
+    def bottom(self) -> int:
+        """Lower edge of the last row."""
+        return self.row_tops[-1] + self.cell_height
+
+    @property
+    def width(self) -> int:
+        """Of the whole picture."""
+        return self.right + 6
+
+    @property
+    def height(self) -> int:
+        """Of the whole picture."""
+        return self.bottom + 30
+
+    @property
+    def lines(self) -> list[tuple[int, str]]:
+        """Vertical lines with a text."""
+        x = self.column_lefts
+        return [(x[at] - 1 if at < len(x) else self.right, text) for at, text in self.matrix.lines]
+
+    @property
+    def mark(self) -> tuple[int, int] | None:
+        """Left and top of the cell that is the first to differ."""
+        if self.matrix.mark is None:
+            return None
+        row, column = self.matrix.mark
+        return self.column_lefts[column], self.row_tops[row]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """For the script: geometry, labels, and the values as base64 float32."""
+        matrix = self.matrix
+        found: dict[str, Any] = {
+            "id": self.id,
+            "x": self.column_lefts,
+            "y": self.row_tops,
+            "w": self.cell_width,
+            "h": self.cell_height,
+            "columns": list(matrix.columns.names),
+            "rows": list(matrix.rows.names),
+            "values": _base64(matrix.values, "<f4"),
+        }
+        return found if matrix.worst is None else found | {"worst": _base64(matrix.worst, "<i2")}
+
+
+def draw(matrix: Matrix) -> HeatMap:
+    """Lay out one map: the place of every cell, then the cells, then the labels that have room."""
+    columns, rows = matrix.columns, matrix.rows
+    left = _MARGIN + round(_LETTER * max((len(text) for _, text in rows.labels), default=0))
+    width = max(2, min(matrix.max_cell_width, PLOT_WIDTH // max(matrix.values.shape[1], 1)))
     x = _column_lefts(columns.groups, left, width)
-    y = _row_tops(row_groups, top, cell_height)
-    right = x[-1] + width
+    y = _row_tops(rows.groups, _TOP, rows.height)
     return HeatMap(
-        id=name,
-        width=right + 6,
-        height=y[-1] + cell_height + 30,
-        left=left,
-        top=top,
+        matrix=matrix,
         cell_width=width,
-        cell_height=cell_height,
+        column_lefts=x,
         row_tops=y,
-        layers=_paths(values, scale, x, y, width),
-        row_labels=_spaced([(y[row] + cell_height // 2, text) for row, text in labels], 11),
+        layers=_paths(matrix.values, matrix.scale, x, y, width),
+        row_labels=_spaced([(y[row] + rows.height // 2, text) for row, text in rows.labels], 11),
         column_labels=_column_labels(columns, x, width),
         bands=_bands(columns.groups, x, width),
-        lines=[(x[column] - 1 if column < len(x) else right, text) for column, text in lines],
-        mark=None if mark is None else (x[mark[1]], y[mark[0]]),
-        data={
-            "x": x,
-            "y": y,
-            "w": width,
-            "h": cell_height,
-            "columns": list(columns.names),
-            "rows": list(rows),
-            "values": base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode(),
-        }
-        | ({} if worst is None else {"worst": base64.b64encode(worst.astype("<i2").tobytes()).decode()}),
     )
+
+
+def _base64(values: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype).tobytes()).decode()
 
 
 def _column_lefts(groups: Iterable[tuple[str, int]], left: int, width: int) -> list[int]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....schemas.errors import BadInput
-from ...causes.confirm import as_word
-from ...reading.load import Trace, open_trace
+from .....schemas.errors import BadInput
+from ....causes.confirm import as_word
+from ....reading.load import Trace, open_trace
 
 if TYPE_CHECKING:
-    from ....schemas.trace import TraceHeader
-    from ....schemas.verdict import TraceRef, Verdict
+    from .....schemas.trace import TraceHeader
+    from .....schemas.verdict import TraceRef, Verdict
 
 _RESULT = re.compile(r"""^(rip query )(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 """The word of a query that names the result folder."""
