@@ -46,10 +46,10 @@ def sentence(
     """
     beside = ""
     if expected != 1:
-        beside = f"; {dtypes[0]} against {dtypes[1]} lets expect {_times(expected)}"
+        beside = f"; expected for {dtypes[0]} against {dtypes[1]}: {_times(expected)}"
     if first is None:
         measured = "" if output is None else f", {_measured(output)} at {output.site}"
-        return f"Both sides are as far from the reference as the dtype explains{measured}{beside}."
+        return f"Both sides are as close to the reference as their dtypes allow{measured}{beside}."
     far, near = ("B", "A") if verdict == "B is farther" else ("A", "B")
     one = first if far == "B" else _inverse(first)
     if single:

@@ -1,4 +1,4 @@
-"""What `rip diverge` says on the terminal: the verdict in words, drift by layer, causes, what to do next."""
+"""What `rip diverge` prints: the verdict, drift by layer, causes, and the next command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...schemas.claim import LEVELS
 from .format import drift, number, plain, plural
 from .reference import reference_lines
 from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
-from .verdict import headline, is_cut, logprob_line, second_line
+from .verdict import headline, is_cut, level_reason, logprob_line, second_line
 from .zoom import zoom_lines
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def print_summary(
     """Print a verdict for people.
 
     Args:
-        console: Where to; stderr.
+        console: Of stderr.
         verdict: The verdict.
         folder: The result folder, for totals by site and for the next command.
         headers: Headers of A and B, for token text.
@@ -70,12 +70,12 @@ def _print_all(
     if verdict.reference is not None:
         _print_list(console, "Against the reference", reference_lines(verdict.reference))
     if verdict.patterns is not None:
-        title = f"Over {plural(verdict.patterns.sequences, 'sequence')}"
+        title = f"Patterns over {plural(verdict.patterns.sequences, 'sequence')}"
         _print_list(console, title, pattern_lines(verdict.patterns))
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
-    _print_list(console, "Not seen", verdict.not_seen)
+    _print_list(console, "Limits", verdict.not_seen)
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
@@ -83,11 +83,11 @@ def _print_all(
 
 
 def print_zoom(console: Console, verdict: Verdict) -> None:
-    """Print what zoom found, where it looked at something."""
+    """Print what zoom found; nothing where it did not run."""
     if verdict.zoom is None:
         return
     console.print()
-    where = f"{verdict.zoom.site or 'the logits'} at position {verdict.zoom.position}"
+    where = f"{verdict.zoom.site or 'logits'} at position {verdict.zoom.position}"
     console.print(Text(f"Zoom: {plain(where)}", style="bold"))
     for line in zoom_lines(verdict.zoom):
         _line(console, 2, plain(line))
@@ -96,9 +96,9 @@ def print_zoom(console: Console, verdict: Verdict) -> None:
 def _risk(change: Change) -> str:
     for side, known in (("A", change.before), ("B", change.after)):
         if known is None or known.unavailable is not None:
-            return f"not known in {side}"
+            return f"unknown in {side}"
     if not change.has_rule:
-        return "no rule, replay to know"
+        return "no rule: replay to find out"
     return f"{change.risk} at risk" if change.risk else "no level at risk"
 
 
@@ -108,23 +108,24 @@ def _print_diverging(console: Console, verdict: Verdict, folder: Path) -> None:
         return
     columns = ["request_id", "sample", "diverged", "divergence_step"]
     rows = pq.read_table(folder / "sequences.parquet", columns=columns, filters=[("diverged", "=", True)])
-    said = [
+    named = [
         plain(row["request_id"])
         + (f" sample {row['sample']}" if row["sample"] else "")
         + ("" if row["divergence_step"] is None else f" step {row['divergence_step']}")
         for row in rows.slice(0, _SHOWN).to_pylist()
     ]
     more = f" and {rows.num_rows - _SHOWN:,} more" if rows.num_rows > _SHOWN else ""
-    _line(console, 0, f"Diverging: {', '.join(said)}{more}.")
+    _line(console, 0, f"Diverging: {', '.join(named)}{more}.")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for level in LEVELS:
         judged = verdict.levels[level]
-        said = "; ".join(plain(text) for text in (judged.where, judged.why) if text)
         table.add_row(
-            Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
+            Text(level),
+            Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")),
+            Text(level_reason(judged)),
         )
     console.print(Padding(table, (1, 0, 0, 2), expand=False))
 
@@ -146,7 +147,7 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
     if gap is None:
         kind, gap = "logprob", first.max_abs_logprob_diff
     if gap is not None:
-        console.print(Text(f"  largest {kind} difference there: {number(gap)}"))
+        console.print(Text(f"  largest {kind} difference at that step: {number(gap)}"))
 
 
 def _print_text(console: Console, verdict: Verdict) -> None:
@@ -171,7 +172,7 @@ def _print_agreement(console: Console, verdict: Verdict) -> None:
         table.add_row(*(Text(cell) for cell in row))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
     if any(side is not None for side in (found.a, found.b, found.both)):
-        _line(console, 2, "TARr@N: the share of requests whose N samples are all equal", "dim")
+        _line(console, 2, "TARr@N: share of requests whose N samples are all equal", "dim")
     if unique := unique_line(found):
         _line(console, 2, unique)
     for note in found.notes:
@@ -186,8 +187,8 @@ def _print_drift(console: Console, folder: Path) -> None:
     for site in totals:
         layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
         if layer and (site["compared"] or site["by_sketch"]):
-            number_ = int(layer[1])
-            by_layer[number_] = max(by_layer.get(number_, 0.0), site["drift_p50"] or 0.0)
+            index = int(layer[1])
+            by_layer[index] = max(by_layer.get(index, 0.0), site["drift_p50"] or 0.0)
     moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
     if not moved:
         return
@@ -217,11 +218,11 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        console.print(Text(f"  {rank}. {cause.label} ({cause.confidence} confidence)"))
+        _line(console, 2, f"{rank}. {plain(cause.label)} ({cause.confidence} confidence)")
         for line in cause.evidence[:_SHOWN]:
             _line(console, 5, plain(line))
         for line in cause.missing:
-            _line(console, 5, f"missing: {plain(line)}", "dim")
+            _line(console, 5, f"missing evidence: {plain(line)}", "dim")
         if cause.confirm:
             _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
         if cause.tells:

@@ -19,7 +19,7 @@ from rip.diverge.views.verdict import read_verdict
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 SITES = llama_sites(2)
-STATED = re.compile(r"Run the commands of this document in `([^`]+)`")
+STATED = re.compile(r"Run all commands in `([^`]+)`")
 
 
 def commands_of(markdown: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.diverge.present.format import does, drift_cell, drift_words, moment, pieces, plural
+from rip.diverge.present.format import does, drift_cell, drift_size, moment, pieces, plural
 from rip.diverge.present.report.pair_sentences import close_call
 from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scale, draw
 from rip.diverge.present.report.reading.sources import Place, Source
@@ -28,10 +28,15 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     def said(**changes: object) -> str:
         return headline(verdict.model_copy(update={"first_token": first.model_copy(update=changes)}))
 
-    many = " 1 of 2 sequences diverges."
-    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2." + many
-    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4." + many
-    assert said(token_b=None) == "In request req-1, B ends at step 17 where A goes on." + many
+    many = "1 of 2 sequences diverges, "
+    assert said(sample=2) == many + "at step 17 of request req-1, sample 2."
+    assert said(step=None, position=4) == many + "in the prompt of request req-1, position 4."
+    assert said(token_b=None) == many + "where B ends: step 17 of request req-1."
+    one = {"compared": verdict.compared.model_copy(update={"sequences": 1})}
+    verdict = verdict.model_copy(update=one)
+    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2."
+    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4."
+    assert said(token_b=None) == "In request req-1, B ends at step 17; A continues."
     unseen = verdict.first_site
     assert unseen is not None
     later = verdict.model_copy(
@@ -41,13 +46,15 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
             )
         }
     )
-    assert "a first observed difference: positions 0–4 were cached." in second_line(later)
+    line = second_line(later)
+    assert line.startswith("First observed difference: layers.2.mlp.gate_proj at position 13.")
+    assert "positions 0–4 were cached" in line
 
 
 @pytest.mark.parametrize(
     ("margin", "moved", "said"),
     [
-        (0.01, 0.02, "A near tie"),
+        (0.01, 0.02, "Near tie"),
         (2.0, 0.02, "Not a near tie"),
         (0.5, 0.0, "the choice differs, not the numbers"),
     ],
@@ -113,7 +120,7 @@ def test_verbs_agree_with_their_counts_and_plurals_with_their_words() -> None:
     assert (plural(1, "entry"), plural(2, "entry"), plural(2, "hash")) == ("1 entry", "2 entries", "2 hashes")
 
 
-def test_one_text_and_several_are_told_without_a_slip(tmp_path: Path) -> None:
+def test_one_text_and_several_agree_with_their_verbs(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene(bitwise_equal=True))
 
     def said(texts: int, differing: int) -> str:
@@ -125,12 +132,12 @@ def test_one_text_and_several_are_told_without_a_slip(tmp_path: Path) -> None:
         return " ".join([headline(one), *(sentence.text for sentence in summarise(one, source, []))])
 
     assert "1 text compared: equal" in said(1, 0)
-    assert "1 answer of A (single) and B (batch-8) was compared as text and read the same" in said(1, 0)
-    assert "1 text was compared, and none differs" in said(1, 0)
-    assert "3 texts were compared" in said(3, 0)
-    assert "answers of A (single) and B (batch-8) to the one request, compared as text, are not" in said(1, 1)
+    assert "1 answer compared as text, all equal: A (single) and B (batch-8)." in said(1, 0)
+    assert "Compared: 1 text. None differs." in said(1, 0)
+    assert "Compared: 3 texts. None differs." in said(3, 0)
+    assert "1 of 1 answer differs, compared as text: A (single) and B (batch-8)." in said(1, 1)
     assert "1 of 3 texts differs." in said(3, 1)
-    assert "Of 3 answers of A (single) and B (batch-8), compared as text, 2 differ." in said(3, 2)
+    assert "2 of 3 answers differ, compared as text: A (single) and B (batch-8)." in said(3, 2)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +152,9 @@ def test_an_excerpt_begins_with_dots_only_where_something_was_left_out(
 
 
 def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -> None:
-    assert drift_words(0.0) == "its drift is too small for the recorded summary of a row"
-    assert drift_cell(0.0) == "too small to tell"
-    assert drift_words(0.0021) == "relative drift 2.1e-3"
+    assert drift_size(0.0) == "drift below the sketch's resolution"
+    assert drift_cell(0.0) == "below resolution"
+    assert drift_size(0.0021) == "relative drift 2.1e-3"
     assert drift_cell(0.0021) == "2.1e-3"
     assert drift_cell(None) == "–"
 
@@ -163,7 +170,7 @@ def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     )
     assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), place, []).text
     equal = results.write_result(tmp_path / "equal", results.Scene(bitwise_equal=True))
-    assert next_step(equal, place, []).text.startswith("Nothing: keep the two traces")
+    assert next_step(equal, place, []).text.startswith("Nothing to do. Keep the two traces")
 
 
 def test_times_are_for_people_and_what_is_no_time_stays() -> None:

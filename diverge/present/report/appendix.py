@@ -1,4 +1,4 @@
-"""The appendix of a postmortem: digests, envelopes, and the exact commands to reproduce."""
+"""The appendix of a report: digests, envelopes, and the exact commands to reproduce."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGESTS = (
 
 
 def appendix(verdict: Verdict, place: Place, sources: tuple[Source, Source], left_out: list[str]) -> Appendix:
-    """Collect what makes the document checkable.
+    """Collect what a reader needs to check the document.
 
     Args:
         verdict: Of the comparison.
@@ -71,7 +71,7 @@ def _identity(reference: TraceRef, header: TraceHeader | None) -> dict[str, str]
     if header.row_hash:
         found["rows hashed and summarised with"] = f"{header.row_hash}, {header.sketch or 'none'}"
     checked = header.observer
-    found["answer with and without recording"] = checked.state + (
+    found["output with and without capture"] = checked.state + (
         f" ({checked.compared})" if checked.compared else ""
     )
     return found
@@ -97,23 +97,23 @@ def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) ->
         if header is not None and header.lane.engine != OWN_PROGRAM:
             side = Commands(source.path, source.path, place.result, header, header, folder=place.folder)
             again = side.replay(out=f"{source.side.lower()}-again.parquet")
-            found.append((f"run {source.side} again: it must equal itself", again))
+            found.append((f"run {source.side} again: it must repeat itself", again))
     found.append(_compare(verdict, place, a, b))
     if verdict.first_token is not None:
         differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
         found.append(
-            ("look at the differing tokens", shlex.join(["rip", "query", as_word(place.result), differing]))
+            ("show the differing tokens", shlex.join(["rip", "query", as_word(place.result), differing]))
         )
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
         found.append(
-            ("look at the drift by layer", shlex.join(["rip", "query", as_word(place.result), by_layer]))
+            ("show the drift by layer", shlex.join(["rip", "query", as_word(place.result), by_layer]))
         )
     return [(what, plain(command)) for what, command in found]
 
 
 def _compare(verdict: Verdict, place: Place, a: Source, b: Source) -> tuple[str, str]:
-    """The comparison again, with what it was given beside the two traces, as far as the verdict says."""
+    """The comparison again, with the options that the verdict holds."""
     words = ["rip", "diverge", as_word(a.path), as_word(b.path), "-o", as_word(place.result), "--force"]
     what = "compare the two traces again"
     if verdict.reference is not None:

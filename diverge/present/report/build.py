@@ -66,12 +66,7 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
     shown = (differing or pairs)[:MAX_PAIRS_SHOWN]
     views = [view_pair(data, pair, sources, with_sites=index == 0) for index, pair in enumerate(shown)]
     environment = where_it_ran(sources)
-    evidence = appendix(
-        verdict,
-        place,
-        sources,
-        _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment),
-    )
+    left_out = _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment)
     experiments = proofs(verdict)
     headline = verdict_sentences.headline(verdict)
     summary = summarise(verdict, sources, experiments, shown[0].prompt if shown else None)

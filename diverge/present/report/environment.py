@@ -1,4 +1,4 @@
-"""Where two runs ran: machine, software, model and every setting, from what their traces recorded."""
+"""Where the two runs ran: machine, software, model and every setting, as their traces recorded them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _joined(*parts: str) -> str:
 
 
 def _gpu(header: TraceHeader) -> str:
-    """A GPU; where the probes looked for one and found none, that is said; else it is not known."""
+    """A GPU; `none found` where the probes found none; empty where they did not run."""
     name, count = _fact(header, "gpus", "name_and_compute_capability"), _fact(header, "gpus", "count")
     if name:
         return f"{count} × {name}" if count else name

@@ -7,13 +7,15 @@ table, where a backslash before a bar means something else, and not for GitHub's
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..format import bar, plain
 from .pictures.text_map import text_map
 from .rendering import render
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .document import Postmortem
 
 BAR = 10
@@ -32,9 +34,7 @@ class Markdown(str):
 
 def to_markdown(document: Postmortem) -> str:
     """The document as text. It needs jinja2."""
-    filters = {one.__name__: one for one in (text, block, code, flowing, html, fenced, token_bar, text_map)}
-    filters |= {"as_script": as_script, "of_requests": of_requests}
-    rendered = render("report.md", document, _escape, **filters)
+    rendered = render("report.md", document, _escape, **{one.__name__: one for one in _FILTERS})
     return re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n"
 
 
@@ -107,3 +107,8 @@ def _reference(found: re.Match[str]) -> str:
 def _references(characters: str) -> str:
     named = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
     return "".join(named.get(one, f"&#{ord(one)};") for one in characters)
+
+
+_FILTERS: tuple[Callable[..., Any], ...] = (
+    *(text, block, code, flowing, html, fenced, token_bar, text_map, as_script, of_requests),
+)

@@ -1,4 +1,4 @@
-"""What experiments showed beyond the two traces, in words: zoom, transplant, a reference trace."""
+"""What experiments showed: transplant (activation patching), zoom, distance from a reference trace."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _transplant(zoom: Zoom, done: Transplant) -> Proof:
         for one in done.origins[:MAX_ORIGINS]
     ]
     return Proof(
-        title=f"Transplant: {done.state}",
+        title=f"Transplant (activation patching): {done.state}",
         conclusion=_sentence(proof_line(zoom)),
         proven=done.state == "proven",
-        tables=[(["A's rows stood in at", "positions", "first", "last"], rows)] if rows else [],
+        tables=[(["A's rows put in at", "positions", "first", "last"], rows)] if rows else [],
         notes=[f"{plural(hidden, 'more site')} not listed"] if hidden > 0 else [],
     )
 
@@ -51,7 +51,7 @@ def _zoom(zoom: Zoom) -> Proof:
     title = f"Zoom into {place} of {request_name(zoom.request_id, zoom.sample)}"
     _, *lines = zoom_lines(zoom)
     if zoom.finding is None:
-        return Proof(title, "Both sides ran again; no op was told apart.", False, lines=_plain(lines))
+        return Proof(title, "Both sides ran again; no differing op was found.", False, lines=_plain(lines))
     return Proof(title, _sentence(zoom.finding.sentence), False, lines=_plain(lines[1:]))
 
 
@@ -61,7 +61,7 @@ def _plain(lines: list[str]) -> list[str]:
 
 def _sentence(words: str) -> str:
     text = plain(words).rstrip(".")
-    is_name = "." in text.split(" ")[0]  # an op is not called Aten.mm
+    is_name = "." in text.split(" ")[0]  # an op keeps its case: aten.mm
     return f"{text[:1] if is_name else text[:1].upper()}{text[1:]}."
 
 
@@ -69,15 +69,15 @@ def _reference(found: Reference) -> Proof:
     dtypes = [("dtypes", f"A {found.dtype_a}, B {found.dtype_b}, reference {found.dtype_reference}")]
     places = [
         (what, place)
-        for what, place in (("first site that is farther", found.first), ("at the output", found.output))
+        for what, place in (("first farther site", found.first), ("at the output", found.output))
         if place is not None
     ]
     rows = [
         *(dtypes if found.dtype_reference else []),
         ("positions compared", f"{found.rows:,}"),
-        ("what the dtypes let expect of B's distance over A's", f"× {number(found.expected_ratio)}"),
-        ("sites at which a side is farther", f"{found.sites_farther:,} of {found.sites:,}"),
-        ("repeats that noise was measured from", str(found.repeats)),
+        ("expected ratio of distances B / A, by dtype", f"× {number(found.expected_ratio)}"),
+        ("sites with a farther side", f"{found.sites_farther:,} of {found.sites:,}"),
+        ("repeats for the noise", str(found.repeats)),
     ]
     return Proof(
         title=f"Against the reference: {found.verdict}",
@@ -86,7 +86,7 @@ def _reference(found: Reference) -> Proof:
         rows=[(name, plain(value)) for name, value in rows],
         tables=[
             (
-                ["place", "site", "B's distance over A's", "95 % interval", "rows", "from position"],
+                ["where", "site", "distance B / A", "95 % interval", "rows", "from position"],
                 [_reference_row(what, place) for what, place in places],
             )
         ]

@@ -1,4 +1,4 @@
-"""Finding the two traces of a result folder again, and the one folder in which a report's commands run."""
+"""Finds the two traces of a result folder, and the one folder in which a report's commands run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOVED_UP = 4
 
 @dataclass(frozen=True)
 class Source:
-    """One side's trace as far as it is there."""
+    """One side's trace, where it still exists."""
 
     side: str
     """`A` or `B`."""
@@ -144,13 +144,13 @@ def _given(side: str, said: TraceRef, path: Path, base: Path) -> Source:
 
 
 def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Known) -> Source:
-    why = f"nothing is at {said.path}"
+    why = f"{said.path} does not exist"
     for path in dict.fromkeys(paths):
         found = known.open(path)
         if isinstance(found, str):
             why = found
         elif found is not None and not known.holds(path, said):
-            why = f"{name_from(base, path)} holds another trace than the one that was compared"
+            why = f"{name_from(base, path)} is not the trace that was compared"
         elif found is not None:
             name = said.path if path == base / said.path else name_from(base, path)
             return Source(side, name, found.header, trace=found)
@@ -159,6 +159,6 @@ def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Know
 
 def _without(side: str, why: str) -> str:
     return (
-        f"Trace {side} was not read ({why}): its settings, times and token text are not shown here;"
+        f"Trace {side} was not read ({why}). Its settings, times and token text are missing here;"
         " everything else is from the result folder."
     )
