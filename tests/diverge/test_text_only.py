@@ -176,7 +176,7 @@ def test_one_sequence_told_twice_is_refused(tmp_path: Path) -> None:
         ("Blue.", "token", 3, "--require semantic"),
         ("Blue.", "bitwise", 3, "--require semantic"),
         ("Blue.", "semantic", 0, "1 text compared: equal"),
-        ("Red.", "token", 1, "part at character 0"),
+        ("Red.", "token", 1, "differ from character 0 on"),
         ("Red.", "semantic", 1, "nothing scored them"),
     ],
 )
