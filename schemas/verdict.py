@@ -100,6 +100,28 @@ class FirstSite(Record):
     unseen: list[EarlierRows] = []
     """Where `is_origin` is false: which earlier rows were not there to compare."""
 
+    def label(self) -> str:
+        """`layers.4.self_attn#1:attn`."""
+        occurrence = f"#{self.occurrence}" if self.occurrence else ""
+        return self.site + occurrence + (f":{self.part}" if self.part else "")
+
+
+Fault = Literal[
+    "row relation",
+    "constant",
+    "experts",
+    "token rows",
+    "one channel",
+    "rounding",
+    "unknown",
+    "single row",
+    "some rows",
+    "rows onward",
+    "decoding",
+    "configuration",
+]
+"""What is wrong with a module."""
+
 
 class Subject(Record):
     """The module that a cause is about, and what is wrong with it."""
@@ -107,20 +129,7 @@ class Subject(Record):
     site: str
     """Its label."""
     module: ModuleKind
-    fault: Literal[
-        "row relation",
-        "constant",
-        "experts",
-        "token rows",
-        "one channel",
-        "rounding",
-        "unknown",
-        "single row",
-        "some rows",
-        "rows onward",
-        "decoding",
-        "configuration",
-    ]
+    fault: Fault
     """`unknown`: beyond rounding, and nothing tells more. `rows onward`: all rows from `position` on."""
     position: int
     """Of the first differing row."""
@@ -233,8 +242,12 @@ def _from_version_1(old: JsonObject) -> JsonObject:
                 "interpretation_text": words,
             }
         )
-    not_seen = [sentence(text) for text in old.get("not_seen", [])]
-    return {**old, "levels": levels, "first_site": site, "causes": causes, "not_seen": not_seen}
+    new = {**old, "levels": levels, "first_site": site, "causes": causes}
+    new["not_seen"] = [sentence(text) for text in old.get("not_seen", [])]
+    for name in ("reference", "agreement"):
+        if old.get(name) is not None:
+            new[name] = {**old[name], "notes": [sentence(text) for text in old[name].get("notes", [])]}
+    return new
 
 
 class Verdict(Document):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..causes.rank import TABLE
 from .agreement import proportion
+from .findings.labels import LABELS
+from .findings.reference import reference_sentence
+from .findings.sentence import sentence
 from .format import drift, number, plain, plural
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 MANY = 8
 """Sequences from which on shares, survival and causes say something together."""
-_LABELS = {entry.id: entry.label for entry in TABLE}
 STEADY = 2.0
 """Times within which drift is said to stay as large."""
 _SHOWN = 4
@@ -23,7 +24,7 @@ _SHOWN = 4
 
 def reference_lines(found: Reference) -> list[str]:
     """The verdict and what it rests on."""
-    lines = [found.sentence]
+    lines = [reference_sentence(found)]
     if found.rows:
         dtypes = f"{found.dtype_a} in A, {found.dtype_b} in B, {found.dtype_reference} in the reference"
         lines.append(
@@ -32,7 +33,7 @@ def reference_lines(found: Reference) -> list[str]:
         )
     if found.separated and found.first is not None:
         lines.append(f"at {found.first.site} half of its rows are farther than any row of the other side")
-    return [*lines, *found.notes]
+    return [*lines, *(sentence(note) for note in found.notes)]
 
 
 def pattern_lines(found: Patterns) -> list[str]:
@@ -59,7 +60,7 @@ def pattern_lines(found: Patterns) -> list[str]:
 
 def cause_label(name: str) -> str:
     """What a cause is called, by its id."""
-    return _LABELS.get(name, "no cause named" if name == "unknown" else name)
+    return LABELS.get(name, "no cause named" if name == "unknown" else name)
 
 
 def growth_line(growth: float, site: str) -> str:

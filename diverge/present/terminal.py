@@ -15,6 +15,10 @@ from rich.text import Text
 
 from ...schemas.claim import LEVELS
 from .agreement import agreement_rows, text_sides, unique_line
+from .findings.commands import in_shell
+from .findings.interpretation import how_to_read
+from .findings.labels import label
+from .findings.sentence import sentence, where, why
 from .format import drift, number, plain, plural
 from .patterns import pattern_lines, reference_lines
 from .verdict import headline, is_cut, logprob_line, second_line
@@ -75,7 +79,7 @@ def _print_all(
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
-    _print_list(console, "Not seen", verdict.not_seen)
+    _print_list(console, "Not seen", [sentence(one) for one in verdict.not_seen])
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
@@ -122,7 +126,7 @@ def _print_levels(console: Console, verdict: Verdict) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for level in LEVELS:
         judged = verdict.levels[level]
-        said = "; ".join(plain(text) for text in (judged.where, judged.why) if text)
+        said = "; ".join(plain(text) for text in (where(judged), why(judged)) if text)
         table.add_row(
             Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
         )
@@ -175,7 +179,7 @@ def _print_agreement(console: Console, verdict: Verdict) -> None:
     if unique := unique_line(found):
         _line(console, 2, unique)
     for note in found.notes:
-        _line(console, 2, plain(note), "dim")
+        _line(console, 2, plain(sentence(note)), "dim")
 
 
 def _print_drift(console: Console, folder: Path) -> None:
@@ -217,15 +221,15 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        console.print(Text(f"  {rank}. {cause.label} ({cause.confidence} confidence)"))
-        for line in cause.evidence[:_SHOWN]:
-            _line(console, 5, plain(line))
-        for line in cause.missing:
-            _line(console, 5, f"missing: {plain(line)}", "dim")
+        console.print(Text(f"  {rank}. {label(cause)} ({cause.confidence} confidence)"))
+        for found in cause.evidence[:_SHOWN]:
+            _line(console, 5, plain(sentence(found)))
+        for missing in cause.missing:
+            _line(console, 5, f"missing: {plain(sentence(missing))}", "dim")
         if cause.confirm:
-            _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
-        if cause.tells:
-            _line(console, 5, f"how to read it: {plain(cause.tells)}", "dim")
+            _command(console, 5, f"confirm: {plain(in_shell(cause.confirm))}", "cyan")
+        if reading := how_to_read(cause):
+            _line(console, 5, f"how to read it: {plain(reading)}", "dim")
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

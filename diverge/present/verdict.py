@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ...schemas.trace import PARTS_SUFFIX
+from .findings.sentence import note, unseen_before
+from .findings.sentence import why as level_why
 from .format import NONE, does, moment, number, plain, plural, request_name, site_label
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ def headline(verdict: Verdict) -> str:
     if verdict.compared.texts and not verdict.compared.sequences:
         return _texts_headline(verdict)
     if token is None or token.state == "not comparable":
-        why = f": {plain(token.why)}" if token is not None and token.why else ""
+        why = f": {plain(reasons)}" if token is not None and (reasons := level_why(token)) else ""
         return f"Whether the tokens are equal cannot be told{why}."
     if token.state == "fails":
         return "The two sides' own choices differ under the forced tokens."
@@ -93,7 +95,7 @@ def _start_or_extent(verdict: Verdict) -> str:
         place = f"The first differing row is {site_label(first)} at position {first.position}"
         if first.is_origin:
             return f"{place}, an origin: every row before it is equal, so this module's inputs were equal."
-        unseen = plain(first.unseen or "not every earlier row could be compared").rstrip(".")
+        unseen = plain(unseen_before(first) or "not every earlier row could be compared").rstrip(".")
         return f"{place}, a first observed difference: {unseen}."
     if compared.rows:
         return (
@@ -160,7 +162,7 @@ def is_cut(first: FirstText) -> bool:
 
 def level_note(level: LevelVerdict) -> str:
     """Why a level is as it is, in a few words; empty where nothing was said."""
-    return plain((level.why or level.where or "").split(";")[0])
+    return plain(note(level))
 
 
 _MODES = {

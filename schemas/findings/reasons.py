@@ -55,7 +55,7 @@ class Measured(Statement):
     """The largest difference of the distributions."""
 
     kind: Literal["measured"] = "measured"
-    of: Literal["logit", "logprob"]
+    of: Literal["logit", "logprob", "logit or logprob"]
     largest: Real
     at: Location | None = None
     compared: int
@@ -104,8 +104,8 @@ class TextsCompared(Statement):
     differing: int = 0
     same_prompt: bool | None = None
     """Whether the prompts of those that differ are the same; absent: not known."""
-    only: bool = True
-    """They could be compared as text only, which proves nothing of tokens."""
+    about: Literal["numbers", "tokens", "texts"]
+    """`numbers`, `tokens`: these sequences could be compared as text only, which proves nothing of them."""
 
 
 class TokensForced(Statement):

@@ -232,7 +232,7 @@ class ReferenceDistance(Statement):
     farther: Side
     first: ReferenceSite
     """The first site at which it is."""
-    single_rows: bool = False
+    single_rows: bool
     """Only single rows are."""
     separated: bool = False
     """Half of its rows there are farther than any row of the other side."""

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
+from ....schemas.findings.unseen import Note
 from ...views.verdict import MAKE_IT_AGAIN
 from ...views.views import first_line, open_views
 from .. import agreement as agreement_sentences
 from .. import format
 from .. import verdict as verdict_sentences
+from ..findings.labels import label
+from ..findings.sentence import sentence, where, why
 from .appendix import appendix
 from .data import ResultData
 from .environment import where_it_ran
@@ -77,8 +80,9 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
     said = [
         *(sentence.text for sentence in summary),
         *(f"{event.title} {event.detail}" for event in events),
-        *(f"{level.where} {level.why}" for level in verdict.levels.values()),
-        *(line for cause in verdict.causes for line in (cause.label, *cause.evidence, *cause.missing)),
+        *(f"{where(level)} {why(level)}" for level in verdict.levels.values()),
+        *(label(cause) for cause in verdict.causes),
+        *(sentence(one) for cause in verdict.causes for one in (*cause.evidence, *cause.missing)),
         *not_seen,
         *findings,
     ]
@@ -119,11 +123,11 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
 
 def _joined(verdict: Verdict) -> list[str]:
     """What was not seen; what is so of both traces is said once."""
-    names = [Path(reference.path).name for reference in (verdict.a, verdict.b)]
     found: dict[str, list[str]] = {}
-    for line in verdict.not_seen:
-        name = next((one for one in dict.fromkeys(names) if line.startswith(f"{one}: ")), "")
-        found.setdefault(line.removeprefix(f"{name}: ") if name else line, []).append(name)
+    for one in verdict.not_seen:
+        trace = one.trace if isinstance(one, Note) else None
+        line = sentence(one) if trace is None or not isinstance(one, Note) else one.note
+        found.setdefault(line, []).append(trace or "")
     return [
         f"both traces: {line}" if len(of) > 1 else f"{of[0]}: {line}" if of[0] else line
         for line, of in found.items()

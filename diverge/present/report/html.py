@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ....schemas.errors import MissingPackage
 from .. import format, verdict
+from ..findings import interpretation, labels, sentence
 from . import pair_words
 from .compared import AGREEMENT, counted
 from .timeline import COUNTED
@@ -94,6 +95,11 @@ def _environment() -> jinja2.Environment:
         "margin_line": pair_words.margin_line,
         "no_drift_line": pair_words.no_drift_line,
         "first_cause": pair_words.first_cause,
+        "sentence": sentence.sentence,
+        "where": sentence.where,
+        "why": sentence.why,
+        "label": labels.label,
+        "how_to_read": interpretation.how_to_read,
     }
     environment.globals["site_label"] = format.site_label
     environment.globals["request_name"] = format.request_name

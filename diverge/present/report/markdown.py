@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..findings.interpretation import how_to_read
+from ..findings.labels import label
+from ..findings.sentence import sentence
 from ..format import count, number, plain, plural, request_name
 from ..verdict import is_cut
 from .compared import AGREEMENT
@@ -52,10 +55,10 @@ def _causes(document: Postmortem) -> list[str]:
             "Ranked by the evidence in the two traces; a command or an experiment confirms, not this list."
         )
     for rank, cause in enumerate(causes, 1):
-        blocks.append(f"### {rank}. {text(cause.label)} ({cause.confidence} confidence)")
-        lines = [f"- {block(line)}" for line in cause.evidence]
+        blocks.append(f"### {rank}. {text(label(cause))} ({cause.confidence} confidence)")
+        lines = [f"- {block(sentence(one))}" for one in cause.evidence]
         if cause.missing:
-            lines.append(f"- Missing evidence: {'; '.join(text(line) for line in cause.missing)}")
+            lines.append(f"- Missing evidence: {'; '.join(text(sentence(one)) for one in cause.missing)}")
         command = None if cause.confirm is None else document.place.command(cause.confirm)
         if command is not None and plain(command) == document.next_step.command:
             lines.append("- To confirm or refute: the command under Next.")
@@ -64,8 +67,8 @@ def _causes(document: Postmortem) -> list[str]:
             blocks.append("\n".join(lines))
         if command is not None:
             blocks += ["To confirm or refute:", fenced(command)]
-            if cause.tells:
-                blocks.append(f"How to read it: {text(cause.tells)}.")
+            if reading := how_to_read(cause):
+                blocks.append(f"How to read it: {text(reading)}.")
     for proof in document.proofs:
         blocks += _proof(proof)
     return blocks
@@ -122,7 +125,7 @@ def _texts(document: Postmortem) -> list[str]:
         blocks.append(fold(title, table(heads, rows)))
     if document.unique_line:
         blocks.append(block(document.unique_line))
-    return [*blocks, *(block(note) for note in agreement.notes)]
+    return [*blocks, *(block(sentence(note)) for note in agreement.notes)]
 
 
 def _sequences(document: Postmortem) -> list[str]:

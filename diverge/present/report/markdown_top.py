@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....schemas.claim import LEVELS
+from ..findings.sentence import where, why
 from ..format import plural
 from ..verdict import EXPECTED_TO_DIFFER, LEVEL_WORDS
 from .compared import counted
@@ -53,7 +54,7 @@ def _levels(document: Postmortem) -> str:
     rows = []
     for name in LEVELS:
         level = document.verdict.levels[name]
-        said = "; ".join(text(one) for one in (level.where, level.why) if one)
+        said = "; ".join(text(one) for one in (where(level), why(level)) if one)
         rows.append([f"{name}: {LEVEL_WORDS[name]}", marks.get(level.state, f"– {level.state}"), said or "–"])
     return table(["level", "state", "where it first fails, and why"], rows)
 

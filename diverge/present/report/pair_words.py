@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..findings.labels import label
 from ..format import plain, plural
 from ..patterns import cause_label
 
@@ -74,5 +75,5 @@ def first_cause(pair: Pair, document: Postmortem) -> str:
     name = (pair.causes or "").split(", ")[0]
     first = document.verdict.first_token
     own = first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample)
-    labels = {cause.id: cause.label for cause in document.verdict.causes} if own else {}
+    labels = {cause.id: label(cause) for cause in document.verdict.causes} if own else {}
     return plain(labels.get(name) or cause_label(name)) if name else "–"

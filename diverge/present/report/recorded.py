@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...causes.confirm import reading
+from ...causes.commands import reading
 from ...reading.columns import damaged
 from ...reading.load import DAMAGE
 from ..format import number, plain, quoted_token

@@ -6,11 +6,19 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....schemas.findings.evidence import Conclusion
+from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
 from ....schemas.trace import PARTS_SUFFIX
+from ..findings.interpretation import how_to_read
+from ..findings.labels import label
+from ..findings.sentence import sentence
+from ..findings.sentence import why as level_why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
 from .model import NextStep, Sentence
 
 if TYPE_CHECKING:
+    from ....schemas.findings.evidence import Evidence
     from ....schemas.verdict import Cause, FirstToken, Verdict
     from .model import Proof
     from .sources import Place, Source
@@ -18,16 +26,8 @@ if TYPE_CHECKING:
 CAUSE_EVIDENCE = 2
 """Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""
 _DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}…?")
-_SIZE = re.compile(r"drift is|is off by")
-"""A line that says how large the difference is, and so whether it is rounding."""
-_PLACE = re.compile(
-    r"is an origin:|^so the module itself|begins? (to differ )?at (the same|this|another) site"
-)
-"""A line that says where the difference begins: the sentence before does. Or where it does in others."""
 MAX_OTHERS = 3
 """Lower-ranked causes that the summary names."""
-LOOK = "rip query "
-"""How a command begins that shows evidence and runs nothing again."""
 
 
 def summarise(
@@ -61,12 +61,13 @@ def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
         )
     cause = next((cause for cause in verdict.causes if cause.confirm), None)
     if cause is not None and cause.confirm is not None:
-        first = "the cause" if cause is verdict.causes[0] else f"“{plain(cause.label)}”"
+        first = "the cause" if cause is verdict.causes[0] else f"“{plain(label(cause))}”"
         text = f"Confirm or refute {first} with this command."
-        if cause.confirm.startswith(LOOK):
+        if cause.confirm.purpose == "show":
             text = f"Look at what {first} rests on; where it is right, mend it and replay B."
-        tells = None if cause.tells is None else plain(cause.tells)
-        return NextStep(text, plain(place.command(cause.confirm)), tells)
+        reading = how_to_read(cause)
+        command = plain(place.command(cause.confirm))
+        return NextStep(text, command, None if reading is None else plain(reading))
     if verdict.compared.texts and not verdict.compared.sequences:
         return NextStep(
             "Replay both on an engine that tells token ids and lets layers be observed (docs/engines.md):"
@@ -117,7 +118,7 @@ def _compared_what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
             " to themselves, the two would not have chosen the same tokens."
         )
     if token is None or token.state != "holds":
-        why = f": {plain(token.why)}" if token is not None and token.why else ""
+        why = f": {plain(reasons)}" if token is not None and (reasons := level_why(token)) else ""
         return f"Whether {runs} gave the same answer cannot be told{why}."
     asked = f"All {compared.sequences:,} requests, run twice" if many else "The same request, run twice"
     same = f"{asked} as {runs}, got the same answer, token by token"
@@ -244,11 +245,11 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
             return "No cause could be named from what the two runs recorded; see what was not seen."
         return "There is nothing to explain."
     cause = verdict.causes[0]
-    said = f"{plain(cause.label)} ({cause.confidence} confidence)."
+    said = f"{plain(label(cause))} ({cause.confidence} confidence)."
     if evidence := "; ".join(_decisive(cause)):
         said += f" {_begun(evidence)}."
     if others := verdict.causes[1 : MAX_OTHERS + 1]:
-        named = "; ".join(f"{plain(other.label)} ({other.confidence} confidence)" for other in others)
+        named = "; ".join(f"{plain(label(other))} ({other.confidence} confidence)" for other in others)
         said += f" Also possible or following from it: {named}."
     proof = _proof(verdict, proven)
     return f"{said} {_begun(proof)}."
@@ -261,22 +262,31 @@ def _begun(words: str) -> str:
 
 def _decisive(cause: Cause) -> list[str]:
     """The evidence a reader needs first: what the label does not say, and how large the difference is."""
-    label = plain(cause.label)
-    lines = [plain(line).rstrip(".") for line in cause.evidence]
-    lines = [line for line in lines if line not in label and not _PLACE.search(line)]
-    lines.sort(key=lambda line: bool(_DIGEST.search(line)))
-    size = [line for line in lines if _SIZE.search(line)][:1]
-    shown = lines[:CAUSE_EVIDENCE]
-    if size and size[0] not in shown:
-        shown[-1:] = size
-    return [_DIGEST.sub(r"\1…", line) for line in shown]
+    found = [one for one in cause.evidence if not _is_about_place(one)]
+    found.sort(key=_names_a_digest)
+    shown = found[:CAUSE_EVIDENCE]
+    size = next((one for one in found if isinstance(one, DriftSize)), None)
+    if size is not None and size not in shown:
+        shown[-1:] = [size]
+    return [_DIGEST.sub(r"\1…", plain(sentence(one))) for one in shown]
+
+
+def _is_about_place(one: Evidence) -> bool:
+    """It says where the difference begins, as the sentence before does, or where it does in others."""
+    if isinstance(one, Conclusion):
+        return one.what == "module or not repeatable"
+    return isinstance(one, OtherSequences) or (isinstance(one, FirstDifferenceAt) and one.role == "origin")
+
+
+def _names_a_digest(one: Evidence) -> bool:
+    return isinstance(one, FieldChanged) and _DIGEST.search(one.before + one.after) is not None
 
 
 def _proof(verdict: Verdict, proven: Proof | None) -> str:
     if proven is not None:
         return f"where it starts is shown by experiment: {_shown(verdict, proven)}"
     confirm = verdict.causes[0].confirm
-    if confirm and confirm.startswith(LOOK):
+    if confirm and confirm.purpose == "show":
         return "this is inferred from the recordings, and the command below shows what it rests on"
     if confirm:
         return "this is inferred from the recordings, and the command below confirms or refutes it"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..findings.sentence import unseen_before
 from ..format import does, drift_words, moment, number, plain, plural, quoted_token, request_name, site_label
 from ..verdict import mode_words
 from .model import Event
@@ -148,7 +149,9 @@ def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Even
         )
         detail += " output"
     else:
-        detail = f"{size}{plain(site.unseen or 'not every earlier row could be compared').rstrip('.')}"
+        detail = (
+            f"{size}{plain(unseen_before(site) or 'not every earlier row could be compared').rstrip('.')}"
+        )
     title = "origin of the difference" if site.is_origin else "first observed difference"
     step = site.position - pair.prompt
     place = _place(step if step >= 0 else None, site.position)

@@ -1,4 +1,4 @@
-"""Which experts the routers of a mixture-of-experts model chose, and where the two sides chose otherwise.
+"""Which experts the routers of a mixture-of-experts model chose, and where the two sides differ in that.
 
 Shapes: P positions of one sequence, S compared sites.
 """
@@ -9,32 +9,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...schemas.trace import SKETCH_SIZE, Site
-from ..comparison.align import IndexedSequence
-from ..comparison.site_plan import SitePlan
-from ..comparison.site_rows import SiteRowReader
-from ..comparison.tally import PairState
+from ....schemas.trace import SKETCH_SIZE, Site
+from ...comparison.align import IndexedSequence
+from ...comparison.site_plan import SitePlan
+from ...comparison.site_rows import SiteRowReader
+from ...comparison.tally import PairState
 
 
 @dataclass(frozen=True)
 class Routing:
-    """The first row at which a router chose other experts."""
+    """The first row at which a router chose different experts."""
 
     position: int
     site: Site
     experts: tuple[list[int], list[int]] | None = None
     """Those that A and B chose, in the router's order; None: they cannot be read from the sketches."""
     differing: int = 1
-    """Positions at which others were chosen though everything before is equal."""
+    """Positions at which the choice differs though everything before is equal."""
     compared: int = 1
     """All positions at which everything before is equal."""
-
-    def told(self) -> str:
-        """`experts 3, 1 in A and 3, 0 in B`; empty: not known."""
-        if self.experts is None:
-            return ""
-        a, b = (", ".join(map(str, chosen)) for chosen in self.experts)
-        return f"{'experts' if len(self.experts[0]) > 1 else 'expert'} {a} in A and {b} in B"
 
 
 def first_routing(
@@ -45,7 +38,7 @@ def first_routing(
     rows: tuple[SiteRowReader, SiteRowReader],
     state: PairState,
 ) -> Routing | None:
-    """The first row, in causal order, at which other experts were chosen.
+    """The first row, in causal order, at which the chosen experts differ.
 
     Args:
         plan: The compared sites.

@@ -12,11 +12,11 @@ import re
 
 import numpy as np
 
-from ..comparison.align import IndexedSequence, row_of
-from ..comparison.site_rows import SiteRowReader
-from ..comparison.tally import LOGITS, PairState, Tally
-from ..reading.columns import RowReader
-from ..reading.load import Trace
+from ...comparison.align import IndexedSequence, row_of
+from ...comparison.site_rows import SiteRowReader
+from ...comparison.tally import LOGITS, PairState, Tally
+from ...reading.columns import RowReader
+from ...reading.load import Trace
 from .routing import is_choice
 
 _LONGEST_PASS = 4096

@@ -7,16 +7,18 @@ A rule is tested on every sampled step of a sequence, so that one coincidence pr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ..comparison.align import IndexedSequence, row_of
-from ..reading.candidates import Candidates
-from ..reading.columns import CandidateReader, RowReader
-from ..reading.load import Trace
+from ....schemas.findings.tokens import SamplingFilter
+from ...comparison.align import IndexedSequence, row_of
+from ...reading.candidates import Candidates
+from ...reading.columns import CandidateReader, RowReader
+from ...reading.load import Trace
 
 MOST_STEPS = 256
 """Sampled steps of a sequence that are looked at."""
@@ -41,6 +43,10 @@ class Step:
     top1_id: int | None
     """What the sampler saw as likeliest, after the logits processors."""
     top1_logit: float | None
+
+
+_Bounds = Callable[[Step, float, set[int]], list[tuple[float, float]]]
+"""Intervals of a filter's value that keep one of some numbers of candidates, at a temperature."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +83,24 @@ class Choices:
         """Every candidate counts, the likeliest first."""
         return _tested([_by_probability(step, temperature) for step in self.steps], self.steps)
 
-    def filters(self, temperature: float) -> list[str]:
-        """The filters (`top_k=3`, `top_p near 0.50`, …) with which the order of ids gives every token."""
+    def filters(self, temperature: float) -> list[SamplingFilter]:
+        """The filters with which the order of ids gives every token."""
         if not self.steps or any(step.draw is None for step in self.steps):
             return []
         kept = [_sizes(step, temperature) for step in self.steps]
-        found: list[str] = []
+        found: list[SamplingFilter] = []
         top_k = set.intersection(*kept) if kept else set()
         # A filter that keeps everything is none, and one that keeps the likeliest alone is no sampling.
         top_k -= {len(step.ids) for step in self.steps}
         if top_k:
-            low, high = min(top_k), max(top_k)
-            found.append(f"top_k={low}" if low == high else f"top_k from {low} to {high}")
-        for name, span in (("top_p", _nucleus), ("min_p", _relative)):
+            found.append(SamplingFilter(name="top_k", low=float(min(top_k)), high=float(max(top_k))))
+        bounds_of: tuple[tuple[Literal["top_p", "min_p"], _Bounds], ...]
+        bounds_of = ("top_p", _nucleus), ("min_p", _relative)
+        for name, span in bounds_of:
             bounds = [span(step, temperature, sizes) for step, sizes in zip(self.steps, kept, strict=True)]
             common = _common(bounds)
             if common is not None:
-                found.append(f"{name} near {common:.2f}")
+                found.append(SamplingFilter(name=name, low=common, high=common))
         return found
 
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ...schemas.trace import SKETCH_SIZE, Site
-from ..comparison.site_plan import SitePlan
-from ..comparison.site_rows import SiteRowReader
-from ..comparison.tally import LOGITS, PairState, Tally
-from ..reading.load import Trace
-from .across_positions import Along, Others, along, others
-from .changed_logits import Moved, moved
+from ....schemas.findings.rows import OtherSequences, RowRelation
+from ....schemas.trace import SKETCH_SIZE, Site
+from ...comparison.site_plan import SitePlan
+from ...comparison.site_rows import SiteRowReader
+from ...comparison.tally import LOGITS, PairState, Tally
+from ...reading.load import Trace
+from .across_positions import AcrossPositions, across_positions, other_sequences
+from .changed_logits import ChangedLogits, changed_logits
+from .rounding import EPSILON, in_ulps
 from .routing import Routing, experts_at_fault, first_routing
-from .size import EPSILON, in_epsilons
 
 WINDOW = 128
 """Positions before and behind the first difference that are read again."""
@@ -56,7 +57,7 @@ class Jump:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class RowPattern:
     """What was seen around the first differing row of a sequence."""
 
     site: Site
@@ -71,8 +72,8 @@ class Pattern:
     """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
     likeness: tuple[float, float] | None = None
     """B's norm over A's, and the cosine between the rows as their sketches tell it; None: not known."""
-    relation: str = ""
-    """What B's row is of A's, in words: `negated`, `0.5 times`, …; empty: nothing simple."""
+    relation: RowRelation | None = None
+    """What B's row is of A's; None: nothing simple."""
     shift: int | None = None
     """B's rows here are those that A has so many positions later, from the difference on."""
     equal_before: int = 0
@@ -81,8 +82,8 @@ class Pattern:
     """Later ones, of those where everything before this site is equal."""
     differing_after: int = 0
     """Likewise."""
-    again: list[int] = field(default_factory=list)
-    """Positions with the token of the first difference: for tables that a token looks up."""
+    later_positions: list[int] = field(default_factory=list)
+    """Later positions with the token of the first difference: for tables that a token looks up."""
     twins: list[Twin] = field(default_factory=list)
     experts: list[int] = field(default_factory=list)
     """Those whose rows alone differ, where the site is the output of experts."""
@@ -90,12 +91,12 @@ class Pattern:
     """None: no router is known to choose differently."""
     jump: Jump | None = None
     """None: the drift grows from site to site, or is not known."""
-    moved: Moved = field(default_factory=Moved)
+    logits: ChangedLogits = field(default_factory=ChangedLogits)
     """Which candidates' logits differ, where only logits do."""
-    along: Along = field(default_factory=Along)
+    across: AcrossPositions = field(default_factory=AcrossPositions)
     """The rows of this site at the positions where its inputs are equal."""
-    others: Others = field(default_factory=Others)
-    """Where other sequences begin to differ."""
+    others: OtherSequences | None = None
+    """Where other sequences begin to differ; None: there are none."""
 
     @property
     def lanes(self) -> int | None:
@@ -103,14 +104,14 @@ class Pattern:
         return None if self.lanes_differing is None else len(self.lanes_differing)
 
     @property
-    def in_epsilons(self) -> float | None:
-        """The drift in units of the last place of the site's dtype."""
-        return in_epsilons(self.site.dtype, self.drift)
+    def ulps(self) -> float | None:
+        """The drift in ULP of the site's dtype."""
+        return in_ulps(self.site.dtype, self.drift)
 
 
-def look(
+def row_pattern(
     state: PairState, tally: Tally, a: Trace, b: Trace, prompt_length: int, dtype: str
-) -> Pattern | None:
+) -> RowPattern | None:
     """Read the rows around the first difference of a pair.
 
     Args:
@@ -130,13 +131,13 @@ def look(
         "prompt_length": prompt_length,
         "token": int(state.pair.a.tokens[at]),
         "drift": state.first_drift,
-        "others": others(state, tally),
+        "others": other_sequences(state, tally),
     }
     if state.first_site == LOGITS:
         before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
         head = Site(name="lm_head", dtype=dtype)
-        found = moved(a, b, state, at)
-        return Pattern(site=head, equal_before=before, moved=found, **{**known, "drift": found.drift})
+        found = changed_logits(a, b, state, at)
+        return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
     readers = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
     try:
         return _pattern(state, tally, readers, known)
@@ -147,7 +148,7 @@ def look(
 
 def _pattern(
     state: PairState, tally: Tally, rows: tuple[SiteRowReader, SiteRowReader], known: dict[str, Any]
-) -> Pattern:
+) -> RowPattern:
     plan, pair, site = tally.plan, state.pair, state.first_site
     at = state.first_position
     assert at is not None
@@ -160,22 +161,24 @@ def _pattern(
     later = fresh & (np.arange(start, stop) > at)
     differing = np.flatnonzero(fresh & unlike[:, site]) + start
     tokens = pair.a.tokens
-    return Pattern(
+    return RowPattern(
         site=plan.sites[site],
         lanes_differing=_lanes(plan, rows, state) if plan.sketches else None,
         likeness=_likeness(rows, state) if plan.sketches else None,
-        relation=_relation(rows, state) if plan.sketches else "",
+        relation=_relation(rows, state) if plan.sketches else None,
         shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
         equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
-        again=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
+        later_positions=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
         twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
         experts=experts_at_fault(plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site])
         if plan.sketches
         else [],
         routing=first_routing(plan, unlike, both, start, rows, state),
-        along=along(rows, state, differing, plan.sites[site].dtype) if plan.sketches else Along(),
+        across=across_positions(rows, state, differing, plan.sites[site].dtype)
+        if plan.sketches
+        else AcrossPositions(),
         jump=_jump(rows, state, plan, unlike[at - start]) if plan.sketches else None,
         **known,
     )
@@ -210,22 +213,22 @@ def _likeness(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> tu
     return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
 
 
-def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> str:
+def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> RowRelation | None:
     """What B's first differing row is of A's, where that is simple."""
     (a, norm_a), (b, norm_b) = _sketches(rows, state)
     if not (np.isfinite(a).all() and np.isfinite(b).all()) or norm_a == 0:
-        return ""
+        return None
     if norm_b == 0:
-        return "all zeros"
+        return RowRelation(relation="zeros")
     if np.array_equal(b, -a):
-        return "the negative"
+        return RowRelation(relation="negative")
     scale = float(a @ b) / float(a @ a)
     if abs(scale - 1) > 10 * _SAME_SCALE and np.linalg.norm(b - scale * a) <= _SAME_SCALE * np.linalg.norm(b):
-        return f"{scale:.4g} times"
-    differing = int(np.count_nonzero(a != b))
+        return RowRelation(relation="scaled", factor=scale)
     if abs(norm_a - norm_b) <= _SAME_NORM * norm_a and np.linalg.norm(a - b) > 0.01 * np.linalg.norm(a):
-        return "of equal norm: signs flipped" + (" or elements in another order" if differing > 1 else "")
-    return ""
+        one_lane = int(np.count_nonzero(a != b)) == 1
+        return RowRelation(relation="signs flipped" if one_lane else "signs flipped or reordered")
+    return None
 
 
 def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | None:

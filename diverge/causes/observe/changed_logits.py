@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..comparison.align import row_of
-from ..comparison.tally import PairState
-from ..reading.candidates import NO_TOKEN
-from ..reading.columns import CandidateReader
-from ..reading.load import Trace
+from ...comparison.align import row_of
+from ...comparison.tally import PairState
+from ...reading.candidates import NO_TOKEN
+from ...reading.columns import CandidateReader
+from ...reading.load import Trace
 
 MOST = 4
 """Tokens that are kept: of more it is no single row of the head."""
 
 
 @dataclass(frozen=True)
-class Moved:
+class ChangedLogits:
     """The candidates of one distribution that both traces list with their logits."""
 
     common: int = 0
-    moved: int = 0
+    differing: int = 0
     """Those whose logits differ."""
     tokens: list[tuple[int, float, float]] = field(default_factory=list)
     """Token, its logit in A and in B: of the first few of them."""
@@ -29,7 +29,7 @@ class Moved:
     """Norm of the differences over that of the logits, of the common candidates."""
 
 
-def moved(a: Trace, b: Trace, state: PairState, position: int) -> Moved:
+def changed_logits(a: Trace, b: Trace, state: PairState, position: int) -> ChangedLogits:
     """Compare the candidates behind one position.
 
     Args:
@@ -44,7 +44,7 @@ def moved(a: Trace, b: Trace, state: PairState, position: int) -> Moved:
         found = reader.read([(row_of(trace, sequence, position), 1)])
         reader.close()
         if not found.has_logits[0]:
-            return Moved()
+            return ChangedLogits()
         listed = found.ids[0] != NO_TOKEN
         sides.append(dict(zip(found.ids[0][listed].tolist(), found.logits[0][listed].tolist(), strict=True)))
     common = [token for token in sides[0] if token in sides[1]]
@@ -54,7 +54,7 @@ def moved(a: Trace, b: Trace, state: PairState, position: int) -> Moved:
     with np.errstate(all="ignore"):  # not finite: no size
         norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
         size = float(np.linalg.norm(right - left)) / max(*norms, 1e-30)
-    return Moved(len(common), len(differing), tokens, size if np.isfinite(size) else None)
+    return ChangedLogits(len(common), len(differing), tokens, size if np.isfinite(size) else None)
 
 
 def _same(a: float, b: float) -> bool:

@@ -6,23 +6,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...schemas.trace import SequenceResult
-from ..comparison.align import IndexedSequence, row_of
-from ..comparison.tally import PairState, Tally
-from ..reading.columns import RowReader
-from ..reading.load import Trace
+from ....schemas.trace import SequenceResult
+from ...comparison.align import IndexedSequence, row_of
+from ...comparison.tally import PairState, Tally
+from ...reading.columns import RowReader
+from ...reading.load import Trace
 from .draws import MOST_STEPS, Choices, choices
-from .row_pattern import Pattern, look
+from .row_pattern import RowPattern, row_pattern
 
 _STARTS = 64
 """Sequences whose first draw is looked at."""
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Observation:
     """What was read again; everything may be missing."""
 
-    pattern: Pattern | None = None
+    pattern: RowPattern | None = None
     """Around the first differing row."""
     prompts: tuple[list[int], list[int]] | None = None
     """Token ids of both prompts of the sequence whose tokens part first."""
@@ -38,9 +38,9 @@ class Gathered:
     """Their last tokens."""
 
 
-def gather(
+def observe(
     tally: Tally, a: Trace, b: Trace, diverging: PairState | None, differing: PairState | None
-) -> Gathered:
+) -> Observation:
     """Read it.
 
     Args:
@@ -52,9 +52,9 @@ def gather(
     """
     pattern = None
     if differing is not None:
-        pattern = look(differing, tally, a, b, prompt_length(a, differing.pair.a), _dtype(a))
+        pattern = row_pattern(differing, tally, a, b, prompt_length(a, differing.pair.a), _dtype(a))
     if diverging is None:
-        return Gathered(pattern)
+        return Observation(pattern)
     pair = diverging.pair
     lengths = prompt_length(a, pair.a), prompt_length(b, pair.b)
     prompts = pair.a.tokens[: lengths[0]].tolist(), pair.b.tokens[: lengths[1]].tolist()
@@ -63,7 +63,7 @@ def gather(
     at = pair.divergence
     assert at is not None
     if prompts[0] != prompts[1] or at >= min(pair.a.length, pair.b.length):
-        return Gathered(pattern, prompts, ends=ends, last=last)
+        return Observation(pattern, prompts, ends=ends, last=last)
     first = max(lengths[0], at - MOST_STEPS // 2)
     sides = [
         choices(trace, sequence, lengths[0], range(first, min(sequence.length, first + MOST_STEPS)))
@@ -77,7 +77,7 @@ def gather(
         )
         for state in tally.pairs[:_STARTS]
     ]
-    return Gathered(
+    return Observation(
         pattern,
         prompts,
         (sides[0], sides[1]) if known else None,
