@@ -145,13 +145,15 @@ diverge.__doc__ = HELP
 
 def _refuse_untold(verdict: Verdict, require: str, headers: tuple[TraceHeader, TraceHeader]) -> None:
     """A level that nothing was compared for has not failed, and it never passes."""
+    from ..diverge.present.findings.sentence import why
+
     judged = verdict.levels[require]
     unseeded = any(header.abilities is not None and not header.abilities.seed for header in headers)
     compared = verdict.compared
     untold = bool(compared.texts) or unseeded if require == "token" else not compared.sequences
     if judged.state == "not comparable" and untold and require != "semantic":
         raise NothingCompared(
-            f"the level {require} cannot be told: {judged.why}", "--require semantic compares the texts"
+            f"the level {require} cannot be told: {why(judged)}", "--require semantic compares the texts"
         )
 
 

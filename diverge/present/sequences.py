@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..causes.rank import TABLE
+from .findings.labels import LABELS
 from .format import drift, number, plain, plural, request_name
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ MANY = 8
 STEADY = 2.0
 """Ratio up to which drift counts as steady."""
 _SHOWN = 4
-_LABELS = {entry.id: entry.label for entry in TABLE}
 
 
 def text_sides(first: FirstText) -> list[tuple[str, str, str]]:
@@ -85,7 +84,7 @@ def pattern_lines(found: Patterns) -> list[str]:
 
 def cause_label(name: str) -> str:
     """What a cause is called, by its id."""
-    return _LABELS.get(name, "no cause found" if name == "unknown" else name)
+    return LABELS.get(name, "no cause found" if name == "unknown" else name)
 
 
 def growth_line(growth: float, site: str) -> str:

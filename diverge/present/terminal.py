@@ -14,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.claim import LEVELS
+from .findings.commands import in_shell
+from .findings.interpretation import how_to_read
+from .findings.labels import label
+from .findings.sentence import sentence
 from .format import drift, number, plain, plural
-from .reference import reference_lines
 from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
-from .verdict import headline, is_cut, level_reason, logprob_line, second_line
+from .verdict import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
 
 if TYPE_CHECKING:
@@ -75,7 +78,7 @@ def _print_all(
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
-    _print_list(console, "Limits", verdict.not_seen)
+    _print_list(console, "Limits", [sentence(one) for one in verdict.not_seen])
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
@@ -176,7 +179,7 @@ def _print_agreement(console: Console, verdict: Verdict) -> None:
     if unique := unique_line(found):
         _line(console, 2, unique)
     for note in found.notes:
-        _line(console, 2, plain(note), "dim")
+        _line(console, 2, plain(sentence(note)), "dim")
 
 
 def _print_drift(console: Console, folder: Path) -> None:
@@ -218,15 +221,15 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        _line(console, 2, f"{rank}. {plain(cause.label)} ({cause.confidence} confidence)")
-        for line in cause.evidence[:_SHOWN]:
-            _line(console, 5, plain(line))
-        for line in cause.missing:
-            _line(console, 5, f"missing evidence: {plain(line)}", "dim")
+        _line(console, 2, f"{rank}. {plain(label(cause))} ({cause.confidence} confidence)")
+        for found in cause.evidence[:_SHOWN]:
+            _line(console, 5, plain(sentence(found)))
+        for missing in cause.missing:
+            _line(console, 5, f"missing evidence: {plain(sentence(missing))}", "dim")
         if cause.confirm:
-            _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
-        if cause.tells:
-            _line(console, 5, f"how to read it: {plain(cause.tells)}", "dim")
+            _command(console, 5, f"confirm: {plain(in_shell(cause.confirm))}", "cyan")
+        if reading := how_to_read(cause):
+            _line(console, 5, f"how to read it: {plain(reading)}", "dim")
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

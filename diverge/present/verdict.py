@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...schemas.trace import PARTS_SUFFIX
+from .findings.reference import reference_sentence
+from .findings.sentence import note, sentence, unseen_before, where, why
 from .format import NONE, does, moment, number, plain, plural, request_name, site_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ...schemas.reference import Reference
     from ...schemas.trace import TraceHeader
     from ...schemas.verdict import Compared, FirstText, FirstToken, LevelVerdict, Verdict
 
@@ -22,8 +25,8 @@ def headline(verdict: Verdict) -> str:
     if verdict.compared.texts and not verdict.compared.sequences:
         return _texts_headline(verdict)
     if token is None or token.state == "not comparable":
-        why = f": {plain(token.why)}" if token is not None and token.why else ""
-        return f"Token equality is unknown{why}."
+        reasons = "" if token is None else plain(why(token))
+        return f"Token equality is unknown{': ' if reasons else ''}{reasons}."
     if token.state == "fails":
         return "Under the forced tokens, A and B would choose different tokens."
     bitwise = verdict.levels.get("bitwise")
@@ -62,15 +65,15 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
     ended, other = ("A", "B") if first.token_a is None else ("B", "A")
     if compared.sequences > 1:
         if first.step is None:
-            where = f"in the prompt of {name}, position {first.position}"
+            place = f"in the prompt of {name}, position {first.position}"
         elif first.token_a is None or first.token_b is None:
-            where = f"where {ended} ends: step {first.step} of {name}"
+            place = f"where {ended} ends: step {first.step} of {name}"
         else:
-            where = f"at step {first.step} of {name}"
+            place = f"at step {first.step} of {name}"
         diverging = compared.sequences_diverging
         order = "first " if diverging > 1 else ""
         many = f"{diverging:,} of {plural(compared.sequences, 'sequence')} {does(diverging, 'diverge')}"
-        return f"{many}, {order}{where}."
+        return f"{many}, {order}{place}."
     if first.step is None:
         return f"The prompts of {name} differ at position {first.position}."
     if first.token_a is None or first.token_b is None:
@@ -92,11 +95,11 @@ def _start_or_extent(verdict: Verdict) -> str:
     if compared.texts and not compared.sequences:
         return "Compared as text: one side does not return token ids, so tokens and numbers are unknown."
     if first is not None:
-        where = f"{site_label(first)} at position {first.position}"
+        start = f"{site_label(first)} at position {first.position}"
         if first.is_origin:
-            return f"The difference starts at {where}, an origin: all its inputs are equal."
-        unseen = plain(first.unseen or "not every earlier row could be compared").rstrip(".")
-        return f"First observed difference: {where}. Earlier rows are unknown: {unseen}."
+            return f"The difference starts at {start}, an origin: all its inputs are equal."
+        unseen = plain(unseen_before(first) or "not all could be compared").rstrip(".")
+        return f"First observed difference: {start}. Earlier rows are unknown: {unseen}."
     if compared.rows:
         return (
             f"Compared by hash: {plural(compared.rows, 'row')} at {plural(compared.sites, 'site')},"
@@ -134,12 +137,26 @@ def is_cut(first: FirstText) -> bool:
 
 def level_note(level: LevelVerdict) -> str:
     """Why a level is as it is, in a few words; empty where nothing was said."""
-    return plain((level.why or level.where or "").split(";")[0])
+    return plain(note(level))
 
 
 def level_reason(level: LevelVerdict) -> str:
     """Where a level first fails, and why it is as it is; empty where nothing was said."""
-    return "; ".join(plain(text) for text in (level.where, level.why) if text)
+    return "; ".join(plain(text) for text in (where(level), why(level)) if text)
+
+
+def reference_lines(found: Reference) -> list[str]:
+    """How far both sides are from a reference trace, and what that rests on."""
+    lines = [reference_sentence(found)]
+    if found.rows:
+        dtypes = f"{found.dtype_a} in A, {found.dtype_b} in B, {found.dtype_reference} in the reference"
+        lines.append(
+            f"{plural(found.rows, 'position')} × {plural(found.sites, 'site')}"
+            + (f"; {dtypes}" if found.dtype_a else "")
+        )
+    if found.separated and found.first is not None:
+        lines.append(f"at {found.first.site} half of its rows are farther than any row of the other side")
+    return [*lines, *(sentence(limit) for limit in found.notes)]
 
 
 _MODES = {

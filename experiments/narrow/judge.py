@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...diverge.present.findings.sentence import where, why
 from ...diverge.present.format import request_name, site_label
 from ...schemas.narrow import NarrowLevel
 from ...schemas.verdict import Verdict
@@ -52,5 +53,5 @@ def _bit_place(verdict: Verdict) -> str:
         return f"{name}, position {logprob.position}, log-probabilities"
     judged = verdict.levels["bitwise"]
     if verdict.first_token is None and verdict.first_text is None:
-        return judged.where or judged.why or "the bits"
+        return where(judged) or why(judged) or "the bits"
     return _token_place(verdict)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
-from rip.diverge.causes.confirm import Commands
+from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
 from rip.diverge.present.report.reading.sources import find_sources
 from rip.diverge.present.report.write import write_report

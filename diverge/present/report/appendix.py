@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from ...causes.confirm import OWN_PROGRAM, Commands, as_word
+from ...causes.commands import OWN_PROGRAM, Commands, argument
+from ..findings.commands import in_shell
 from ..format import NONE, plain, plural
 from .document import Appendix
 
@@ -91,30 +92,30 @@ def _envelopes(sources: tuple[Source, Source]) -> list[tuple[str, str, str]]:
 
 def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) -> list[tuple[str, str]]:
     a, b = sources
-    found = []
+    found: list[tuple[str, str]] = []
     for source in sources:
         header = source.header
         if header is not None and header.lane.engine != OWN_PROGRAM:
             side = Commands(source.path, source.path, place.result, header, header, folder=place.folder)
             again = side.replay(out=f"{source.side.lower()}-again.parquet")
-            found.append((f"run {source.side} again: it must repeat itself", again))
+            found.append((f"run {source.side} again: it must repeat itself", in_shell(again)))
     found.append(_compare(verdict, place, a, b))
     if verdict.first_token is not None:
         differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
         found.append(
-            ("show the differing tokens", shlex.join(["rip", "query", as_word(place.result), differing]))
+            ("show the differing tokens", shlex.join(["rip", "query", argument(place.result), differing]))
         )
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
         found.append(
-            ("show the drift by layer", shlex.join(["rip", "query", as_word(place.result), by_layer]))
+            ("show the drift by layer", shlex.join(["rip", "query", argument(place.result), by_layer]))
         )
     return [(what, plain(command)) for what, command in found]
 
 
 def _compare(verdict: Verdict, place: Place, a: Source, b: Source) -> tuple[str, str]:
     """The comparison again, with the options that the verdict holds."""
-    words = ["rip", "diverge", as_word(a.path), as_word(b.path), "-o", as_word(place.result), "--force"]
+    words = ["rip", "diverge", argument(a.path), argument(b.path), "-o", argument(place.result), "--force"]
     what = "compare the two traces again"
     if verdict.reference is not None:
         words += ["--reference", verdict.reference.path]

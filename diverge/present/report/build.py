@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
+from ....schemas.findings.unseen import Note
 from ...views.verdict import MAKE_IT_AGAIN
 from ...views.views import first_line, open_views
 from .. import format, sequences
 from .. import verdict as verdict_sentences
+from ..findings.labels import label
+from ..findings.sentence import sentence
 from .appendix import appendix
 from .document import Postmortem
 from .environment import where_it_ran
@@ -71,7 +74,7 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
     headline = verdict_sentences.headline(verdict)
     summary = summarise(verdict, sources, experiments, shown[0].prompt if shown else None)
     events = timeline(data, views[0] if views else None, sources)
-    not_seen = [*(source.missing for source in sources if source.missing), *_joined(verdict)]
+    not_seen = [*(source.missing for source in sources if source.missing), *_limits(verdict)]
     findings = _findings(sources)
     agreement, first_text = verdict.agreement, verdict.first_text
     return Postmortem(
@@ -112,36 +115,38 @@ def _texts(verdict: Verdict, summary: list[Sentence], events: list[Event], notes
     """What a reader reads from the top on, for the glossary."""
     yield from (sentence.text for sentence in summary)
     yield from (f"{event.title} {event.detail}" for event in events)
-    yield from (f"{level.where} {level.why}" for level in verdict.levels.values())
+    yield from (verdict_sentences.level_reason(level) for level in verdict.levels.values())
     for cause in verdict.causes:
-        yield from (cause.label, *cause.evidence, *cause.missing)
+        yield label(cause)
+        yield from (sentence(one) for one in (*cause.evidence, *cause.missing))
     yield from notes
 
 
 def _first_causes(verdict: Verdict, pairs: list[Pair]) -> dict[int, str]:
     """Pair → its first-ranked cause: as the verdict calls it, where the verdict is about that pair."""
     first = verdict.first_token
-    own = {} if first is None else {cause.id: cause.label for cause in verdict.causes}
+    own = {} if first is None else {cause.id: label(cause) for cause in verdict.causes}
     found = {}
     for pair in pairs:
         if pair.causes:
             name = pair.causes.split(", ")[0]
             is_own = first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample)
-            label = own.get(name) if is_own else None
-            found[pair.pair] = format.plain(label or sequences.cause_label(name))
+            called = own.get(name) if is_own else None
+            found[pair.pair] = format.plain(called or sequences.cause_label(name))
     return found
 
 
-def _joined(verdict: Verdict) -> list[str]:
-    """What was not seen; what is so of both traces is said once."""
-    names = [Path(reference.path).name for reference in (verdict.a, verdict.b)]
+def _limits(verdict: Verdict) -> list[str]:
+    """What limits the comparison; what both traces say of themselves, once."""
     found: dict[str, list[str]] = {}
-    for line in verdict.not_seen:
-        name = next((one for one in dict.fromkeys(names) if line.startswith(f"{one}: ")), "")
-        found.setdefault(line.removeprefix(f"{name}: ") if name else line, []).append(name)
+    for one in verdict.not_seen:
+        if isinstance(one, Note) and one.trace is not None:
+            found.setdefault(one.note, []).append(one.trace)
+        else:
+            found[sentence(one)] = []
     return [
-        f"both traces: {line}" if len(of) > 1 else f"{of[0]}: {line}" if of[0] else line
-        for line, of in found.items()
+        f"{'both traces' if len(traces) > 1 else traces[0]}: {line}" if traces else line
+        for line, traces in found.items()
     ]
 
 

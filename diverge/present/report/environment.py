@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...causes.confirm import reading
+from ...causes.commands import reading
 from ..format import plain
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ...causes.confirm import reading
+from ...causes.commands import reading
 from ..format import number, plain, plural, quoted_token
 from .environment import NOT_RECORDED, setting_text
 

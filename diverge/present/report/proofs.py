@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..findings.reference import reference_sentence
+from ..findings.sentence import sentence
 from ..format import number, plain, plural, request_name
 from ..zoom import proof_line, zoom_lines
 from .document import Proof
@@ -81,7 +83,7 @@ def _reference(found: Reference) -> Proof:
     ]
     return Proof(
         title=f"Against the reference: {found.verdict}",
-        conclusion=plain(found.sentence),
+        conclusion=plain(reference_sentence(found)),
         proven=False,
         rows=[(name, plain(value)) for name, value in rows],
         tables=[
@@ -92,7 +94,7 @@ def _reference(found: Reference) -> Proof:
         ]
         if places
         else [],
-        notes=[plain(note) for note in found.notes],
+        notes=[plain(sentence(note)) for note in found.notes],
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import format, verdict
+from ..findings import interpretation, labels, sentence
 from . import explanations
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
         for one in (
             *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
             *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
+            *(sentence.sentence, sentence.where, sentence.why, labels.label, interpretation.how_to_read),
             *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
         )
     },

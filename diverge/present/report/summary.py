@@ -6,28 +6,27 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....schemas.findings.evidence import Conclusion
+from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
 from ....schemas.trace import PARTS_SUFFIX
+from ..findings.interpretation import how_to_read
+from ..findings.labels import label
+from ..findings.sentence import sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
 from .document import NextStep, Sentence
 
 if TYPE_CHECKING:
+    from ....schemas.findings.evidence import Evidence
     from ....schemas.verdict import Cause, FirstSite, FirstToken, Verdict
     from .document import Proof
     from .reading.sources import Place, Source
 
 CAUSE_EVIDENCE = 2
-"""Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""
-_DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}…?")
-_SIZE = re.compile(r"drift is|is off by")
-"""A line that says how large the difference is, and so whether it is rounding."""
-_PLACE = re.compile(
-    r"is an origin:|^so the module itself|begins? (to differ )?at (the same|this|another) site"
-)
-"""A line that says where the difference begins: the sentence before does. Or where it does in others."""
+"""Pieces of evidence that the summary repeats."""
 MAX_OTHERS = 3
 """Lower-ranked causes that the summary names."""
-SHOWS_EVIDENCE = "rip query "
-"""How a command begins that shows evidence and runs nothing again."""
+_DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}")
 
 
 def summarise(
@@ -61,12 +60,14 @@ def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
         )
     cause = next((cause for cause in verdict.causes if cause.confirm), None)
     if cause is not None and cause.confirm is not None:
-        first = "the cause" if cause is verdict.causes[0] else f"“{plain(cause.label)}”"
-        text = f"Run this command to confirm {first}."
-        if cause.confirm.startswith(SHOWS_EVIDENCE):
-            text = f"Check the evidence for {first} with this command. If it is right, fix it and replay B."
-        reading = None if cause.tells is None else plain(cause.tells)
-        return NextStep(text, plain(place.command(cause.confirm)), reading)
+        what = "the cause" if cause is verdict.causes[0] else f"“{plain(label(cause))}”"
+        text = f"Run this command to confirm {what}."
+        if cause.confirm.purpose == "show":
+            text = f"Check the evidence for {what} with this command. If it is right, fix it and replay B."
+        reading = how_to_read(cause)
+        return NextStep(
+            text, plain(place.command(cause.confirm)), None if reading is None else plain(reading)
+        )
     if verdict.compared.texts and not verdict.compared.sequences:
         return NextStep(
             "Replay both on an engine that returns token ids and supports capture of sites (docs/engines.md)"
@@ -115,8 +116,8 @@ def _answers(verdict: Verdict, sources: tuple[Source, Source]) -> str:
             f" ({plural(compared.sequences, 'sequence')})."
         )
     if token is None or token.state != "holds":
-        why = f": {plain(token.why)}" if token is not None and token.why else ""
-        return f"Token equality of {runs} is unknown{why}."
+        reasons = "" if token is None else plain(why(token))
+        return f"Token equality of {runs} is unknown{': ' if reasons else ''}{reasons}."
     answers = f"All {compared.sequences:,} answers have" if many else "The answer has"
     same = f"{answers} equal tokens in {runs}"
     if _moved(verdict):
@@ -233,15 +234,14 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
         if _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
             return "No cause found in what the two runs recorded; see Limits of this comparison."
         return "Nothing to explain."
-    cause = verdict.causes[0]
-    said = f"{plain(cause.label)} ({cause.confidence} confidence)."
-    if evidence := "; ".join(_decisive(cause)):
-        said += f" {_capital(evidence)}."
-    if others := verdict.causes[1 : MAX_OTHERS + 1]:
-        named = "; ".join(f"{plain(other.label)} ({other.confidence} confidence)" for other in others)
-        said += f" Also possible, or a consequence: {named}."
-    proof = _proof(verdict, proven)
-    return f"{said} {_capital(proof)}."
+    first, *others = (
+        f"{plain(label(cause))} ({cause.confidence} confidence)" for cause in verdict.causes[: MAX_OTHERS + 1]
+    )
+    evidence = "; ".join(plain(sentence(one)).rstrip(".") for one in _decisive(verdict.causes[0]))
+    parts = [first, _capital(evidence)] if evidence else [first]
+    if others:
+        parts.append(f"Also possible, or a consequence: {'; '.join(others)}")
+    return f"{'. '.join([*parts, _capital(_proof(verdict, proven))])}."
 
 
 def _capital(words: str) -> str:
@@ -249,24 +249,44 @@ def _capital(words: str) -> str:
     return words[0].upper() + words[1:] if re.match(r"[a-z]+[ ,]", words) else words
 
 
-def _decisive(cause: Cause) -> list[str]:
-    """The evidence a reader needs first: what the label does not say, and how large the difference is."""
-    label = plain(cause.label)
-    lines = [plain(line).rstrip(".") for line in cause.evidence]
-    lines = [line for line in lines if line not in label and not _PLACE.search(line)]
-    lines.sort(key=lambda line: bool(_DIGEST.search(line)))
-    size = [line for line in lines if _SIZE.search(line)][:1]
-    shown = lines[:CAUSE_EVIDENCE]
-    if size and size[0] not in shown:
-        shown[-1:] = size
-    return [_DIGEST.sub(r"\1…", line) for line in shown]
+def _decisive(cause: Cause) -> list[Evidence]:
+    """The evidence that a reader needs first: how large the difference is; digests last.
+
+    Not where it begins: that stands in the sentence before.
+    """
+    found = [one for one in cause.evidence if not _locates(one)]
+    found.sort(key=_has_digest)
+    shown = found[:CAUSE_EVIDENCE]
+    size = next((one for one in found if isinstance(one, DriftSize)), None)
+    if size is not None and size not in shown:
+        shown[-1:] = [size]
+    return [_shortened(one) for one in shown]
+
+
+def _locates(one: Evidence) -> bool:
+    """It is about where the difference begins, in this sequence or in others."""
+    if isinstance(one, Conclusion):
+        return one.what == "module or not repeatable"
+    return isinstance(one, OtherSequences) or (isinstance(one, FirstDifferenceAt) and one.role == "origin")
+
+
+def _has_digest(one: Evidence) -> bool:
+    return isinstance(one, FieldChanged) and _DIGEST.search(one.before + one.after) is not None
+
+
+def _shortened(one: Evidence) -> Evidence:
+    """With the first characters of its digests."""
+    if not isinstance(one, FieldChanged):
+        return one
+    values = {"before": _DIGEST.sub(r"\1…", one.before), "after": _DIGEST.sub(r"\1…", one.after)}
+    return one.model_copy(update=values)
 
 
 def _proof(verdict: Verdict, proven: Proof | None) -> str:
     if proven is not None:
         return f"proven by experiment: {_shown(verdict, proven)}"
     confirm = verdict.causes[0].confirm
-    if confirm and confirm.startswith(SHOWS_EVIDENCE):
+    if confirm and confirm.purpose == "show":
         return "inferred from the recordings; the command below shows the evidence"
     if confirm:
         return "inferred from the recordings; the command below confirms or refutes it"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ..findings.sentence import unseen_before
 from ..format import does, drift_size, moment, number, plain, plural, quoted_token, request_name, site_label
 from ..verdict import mode_description
 from .document import Event
@@ -139,7 +140,7 @@ def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Even
             f"{size}all earlier rows are equal, so the module computed different outputs from equal inputs"
         )
     else:
-        detail = f"{size}{plain(site.unseen or 'not every earlier row could be compared').rstrip('.')}"
+        detail = f"{size}{plain(unseen_before(site) or 'not all earlier rows were compared').rstrip('.')}"
     title = "origin of the difference" if site.is_origin else "first observed difference"
     step = site.position - pair.prompt
     location = _location(step if step >= 0 else None, site.position)

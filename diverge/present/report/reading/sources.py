@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .....schemas.errors import BadInput
-from ....causes.confirm import as_word
+from ....causes.commands import argument
 from ....reading.load import Trace, open_trace
+from ...findings.commands import in_shell
 
 if TYPE_CHECKING:
+    from .....schemas.findings.command import Command
     from .....schemas.trace import TraceHeader
     from .....schemas.verdict import TraceRef, Verdict
 
-_RESULT = re.compile(r"""^(rip query )(?:'[^']*'|"[^"]*"|[^\s'"])+""")
-"""The word of a query that names the result folder."""
 _MOVED_UP = 4
 """Folders above the result in which a comparison that was moved as a whole is looked for."""
 
@@ -54,13 +52,17 @@ class Place:
     renamed: dict[str, str] = field(default_factory=dict)
     """Traces that lie elsewhere now: as the comparison was given them → as they are named from here."""
 
-    def command(self, said: str) -> str:
-        """A command that the comparison wrote, for this folder and where things lie now."""
-        said = _RESULT.sub(lambda found: f"{found[1]}{shlex.quote(as_word(self.result))}", said)
-        for before, now in self.renamed.items():
-            word = re.compile(rf"(?<!\S){re.escape(shlex.quote(as_word(before)))}(?=[\s;]|$)")
-            said = shlex.quote(as_word(now)).join(word.split(said))
-        return said
+    def command(self, command: Command) -> str:
+        """A command of the comparison, for this folder and where things are now, as it is typed."""
+        argv = list(command.argv)
+        if command.purpose == "show":
+            argv[2] = argument(self.result)
+        moved = {argument(before): argument(now) for before, now in self.renamed.items()}
+        words = {
+            name: [moved.get(word, word) for word in words]
+            for name, words in (("argv", argv), ("then", command.then))
+        }
+        return in_shell(command.model_copy(update=words))
 
 
 def find_sources(
