@@ -65,13 +65,14 @@ def test_it_says_what_happened_where_and_why(tmp_path: Path) -> None:
     assert "1 of 2 answers changed between A (single, 2026-07-14) and B (batch-8, 2026-07-14)." in text
     assert "layers.2.mlp.gate_proj, step 5 (position 13): its inputs are bitwise equal." in text
     assert "12 steps later the tokens diverge at step 17: “" in text
-    assert "Why The forward pass had another shape (high confidence)." in text
+    assert "Why Different batch shape (high confidence). batch_size: 1 in A, 8 in B; " in text
+    assert "0.27 ULP (bfloat16)" in text
     assert "The top two candidates can swap: margin 0.006 in A, largest logit difference 0.00407." in text
-    assert "The forward pass had another shape" in text
+    assert "consistent with rounding: different kernel or summation order" in text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in text
-    assert "a repeat of A, to measure its own noise" in text
+    assert "no repeats of A's lane (--noise), so its own scatter is not known" in text
     assert "cpu.threads" in text
-    assert "Positions after the first divergent token are not compared" in text
+    assert "13 of 76 positions come after the tokens diverge in 1 sequence" in text
     assert "c0ffeec0ffee" in text
 
 

@@ -69,7 +69,7 @@ def test_it_says_what_where_and_why_and_how_to_check_it(tmp_path: Path) -> None:
     )
     assert "The top two candidates can swap" in page.text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in page.text
-    assert "Missing evidence: a repeat of A, to measure its own noise" in page.text
+    assert "Missing evidence: no repeats of A's lane (--noise)" in page.text
     for title in (
         "Timeline",
         "Causes",

@@ -17,6 +17,8 @@ from rip.diverge.present.report.reading.sources import Place, Source
 from rip.diverge.present.report.rendering import TEMPLATES
 from rip.diverge.present.report.summary import next_step, summarise
 from rip.diverge.present.verdict import headline, is_cut, second_line
+from rip.schemas.findings.command import Command
+from rip.schemas.findings.unseen import RowsUnseen
 from rip.schemas.verdict import FirstText
 
 
@@ -39,16 +41,13 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     assert said(token_b=None) == "In request req-1, B ends at step 17; A continues."
     unseen = verdict.first_site
     assert unseen is not None
+    unseen_rows = RowsUnseen(kind="not computed", count=5, position=0, site="embed_tokens")
     later = verdict.model_copy(
-        update={
-            "first_site": unseen.model_copy(
-                update={"is_origin": False, "unseen": "positions 0–4 were cached"}
-            )
-        }
+        update={"first_site": unseen.model_copy(update={"is_origin": False, "unseen": [unseen_rows]})}
     )
     line = second_line(later)
     assert line.startswith("First observed difference: layers.2.mlp.gate_proj at position 13.")
-    assert "positions 0–4 were cached" in line
+    assert "5 earlier rows were not computed in both runs" in line
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,9 @@ def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     place = Place(tmp_path, "result")
     step = next_step(verdict, place, [])
     assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
-    look = verdict.causes[0].model_copy(update={"confirm": "rip query old 'SELECT 1'"})
+    look = verdict.causes[0].model_copy(
+        update={"confirm": Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])}
+    )
     assert next_step(verdict.model_copy(update={"causes": [look]}), place, []).command == (
         "rip query result 'SELECT 1'"
     )

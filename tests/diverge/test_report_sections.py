@@ -186,7 +186,7 @@ def test_patterns_are_shown_for_several_sequences_and_for_one_not(tmp_path: Path
     for text in (html, markdown):
         assert "3 of 12: 0.25 (0.09 to 0.53)" in text
         assert "0.400 to 0.900" in text
-        assert "The forward pass had another shape" in text
+        assert "Different batch shape" in text
         assert "the largest jump is at step 12 (position 20) of request req-1, at layers.1" in text
     assert 'class="curve"' in html
     few = patterns.model_copy(update={"sequences": 3})

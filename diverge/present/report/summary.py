@@ -267,7 +267,9 @@ def _locates(one: Evidence) -> bool:
     """It is about where the difference begins, in this sequence or in others."""
     if isinstance(one, Conclusion):
         return one.what == "module or not repeatable"
-    return isinstance(one, OtherSequences) or (isinstance(one, FirstDifferenceAt) and one.role == "origin")
+    if isinstance(one, FirstDifferenceAt):
+        return one.role in ("here", "begins", "origin")
+    return isinstance(one, OtherSequences)
 
 
 def _has_digest(one: Evidence) -> bool:
