@@ -65,15 +65,15 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
     ended, other = ("A", "B") if first.token_a is None else ("B", "A")
     if compared.sequences > 1:
         if first.step is None:
-            place = f"in the prompt of {name}, position {first.position}"
+            at = f"in the prompt of {name}, position {first.position}"
         elif first.token_a is None or first.token_b is None:
-            place = f"where {ended} ends: step {first.step} of {name}"
+            at = f"where {ended} ends: step {first.step} of {name}"
         else:
-            place = f"at step {first.step} of {name}"
+            at = f"at step {first.step} of {name}"
         diverging = compared.sequences_diverging
         order = "first " if diverging > 1 else ""
         many = f"{diverging:,} of {plural(compared.sequences, 'sequence')} {does(diverging, 'diverge')}"
-        return f"{many}, {order}{place}."
+        return f"{many}, {order}{at}."
     if first.step is None:
         return f"The prompts of {name} differ at position {first.position}."
     if first.token_a is None or first.token_b is None:

@@ -13,7 +13,7 @@ from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
-from rip.diverge.present.report.reading.sources import find_sources
+from rip.diverge.present.report.reading.traces import find_sources
 from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
 from rip.schemas.fingerprint import Fingerprint, Section, fact
@@ -111,17 +111,17 @@ def test_an_incident_that_moved_as_a_whole_names_its_new_folder(compared: Path, 
 
 def test_a_trace_that_moved_alone_is_named_where_it_lies(compared: Path, tmp_path: Path) -> None:
     shutil.move(compared / "b b.parquet", compared / "result" / "b b.parquet")
-    place, sources = find_sources(read_verdict(compared / "result"), compared / "result")
+    paths, sources = find_sources(read_verdict(compared / "result"), compared / "result")
     assert [source.path for source in sources] == ["a.parquet", "result/b b.parquet"]
     said = "rip replay 'b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
-    assert place.command(said) == said.replace("'b b.parquet'", "'result/b b.parquet'")
-    assert place.command("rip query old 'SELECT 1'") == "rip query result 'SELECT 1'"
+    assert paths.command(said) == said.replace("'b b.parquet'", "'result/b b.parquet'")
+    assert paths.command("rip query old 'SELECT 1'") == "rip query result 'SELECT 1'"
 
 
 def test_a_model_is_named_by_its_whole_path_where_the_replay_ran_in_another_folder(tmp_path: Path) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
-    place = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
-    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=place)})
+    paths = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
+    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=paths)})
     about = header([], lane={"name": "l", "engine": "hf", "model": "m"}, fingerprint=seen.to_object())
 
     def command(folder: Path) -> str:

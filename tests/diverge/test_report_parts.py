@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rip.diverge.present.format import does, drift_cell, drift_size, moment, pieces, plural
 from rip.diverge.present.report.pair_sentences import close_call
 from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scale, draw
-from rip.diverge.present.report.reading.sources import Place, Source
+from rip.diverge.present.report.reading.traces import ReportPaths, Source
 from rip.diverge.present.report.rendering import TEMPLATES
 from rip.diverge.present.report.summary import next_step, summarise
 from rip.diverge.present.verdict import headline, is_cut, second_line
@@ -160,18 +160,18 @@ def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -
 
 def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene())
-    place = Place(tmp_path, "result")
-    step = next_step(verdict, place, [])
+    paths = ReportPaths(tmp_path, "result")
+    step = next_step(verdict, paths, [])
     assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
     look = verdict.causes[0].model_copy(
         update={"confirm": Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])}
     )
-    assert next_step(verdict.model_copy(update={"causes": [look]}), place, []).command == (
+    assert next_step(verdict.model_copy(update={"causes": [look]}), paths, []).command == (
         "rip query result 'SELECT 1'"
     )
-    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), place, []).text
+    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), paths, []).text
     equal = results.write_result(tmp_path / "equal", results.Scene(bitwise_equal=True))
-    assert next_step(equal, place, []).text.startswith("Nothing to do. Keep the two traces")
+    assert next_step(equal, paths, []).text.startswith("Nothing to do. Keep the two traces")
 
 
 def test_times_are_for_people_and_what_is_no_time_stays() -> None:

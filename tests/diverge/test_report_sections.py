@@ -10,8 +10,8 @@ import pytest
 from fakes import results
 from fakes.traces import header, llama_sites, result, sequence, write_trace
 from rip.diverge.compare import diverge
+from rip.diverge.present.report.environment_changes import group_by_rule
 from rip.diverge.present.report.proofs import proofs
-from rip.diverge.present.report.rules import group_by_rule
 from rip.diverge.present.report.write import write_report
 from rip.diverge.result import tables
 from rip.schemas.change import Change

@@ -16,12 +16,12 @@ from ..findings.sentence import sentence
 from .appendix import appendix
 from .document import Postmortem
 from .environment import where_it_ran
+from .environment_changes import group_by_rule
 from .explanations import glossary, how_much_compared
 from .pair import view_pair
 from .patterns import patterns
 from .proofs import proofs
 from .reading.result import ResultData
-from .rules import group_by_rule
 from .summary import next_step, summarise
 from .timeline import timeline
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .document import Event, PairView, Sentence
     from .environment import WhereItRan
     from .reading.rows import Pair
-    from .reading.sources import Place, Source
+    from .reading.traces import ReportPaths, Source
 
 # Bounds that keep the page below about 3 MB whatever the traces hold.
 MAX_PAIRS_LISTED = 400
@@ -41,12 +41,14 @@ MAX_SITES_LISTED = 1000
 MAX_CHANGES = 200
 
 
-def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str | None = None) -> Postmortem:
+def build(
+    folder: Path, paths: ReportPaths, sources: tuple[Source, Source], title: str | None = None
+) -> Postmortem:
     """Read a result folder into the document that both renderers show.
 
     Args:
         folder: What `rip diverge` wrote.
-        place: Where the document's commands run.
+        paths: Where the document's commands run.
         sources: Its two traces, as far as they are there.
         title: Instead of the headline.
 
@@ -57,12 +59,14 @@ def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str
 
     try:
         with open_views(folder) as views:
-            return _read(ResultData(folder, views), place, sources, title)
+            return _read(ResultData(folder, views), paths, sources, title)
     except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
         raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", MAKE_IT_AGAIN) from None
 
 
-def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title: str | None) -> Postmortem:
+def _read(
+    data: ResultData, paths: ReportPaths, sources: tuple[Source, Source], title: str | None
+) -> Postmortem:
     verdict = data.verdict
     pairs, pair_count = data.pairs(MAX_PAIRS_LISTED), data.pair_count()
     differing = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
@@ -82,9 +86,9 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
         headline=headline,
         summary=summary,
         glossary=glossary(_texts(verdict, summary, events, [*not_seen, *findings])),
-        next_step=next_step(verdict, place, experiments),
+        next_step=next_step(verdict, paths, experiments),
         verdict=verdict,
-        place=place,
+        paths=paths,
         sources=sources,
         kind=verdict_sentences.difference_kind(verdict),
         facts=verdict_sentences.facts(verdict, sources[0].header, sources[1].header),
@@ -106,7 +110,7 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
         change_count=len(verdict.changes),
         not_seen=not_seen,
         findings=findings,
-        appendix=appendix(verdict, place, sources, left_out),
+        appendix=appendix(verdict, paths, sources, left_out),
         has_text=any(source.token_text for source in sources) or first_text is not None,
     )
 

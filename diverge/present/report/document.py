@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .pictures.margins import Plot
     from .reading.recorded import Recorded
     from .reading.rows import Candidate, FirstLogits, LayerTotal, Pair, SiteTotal, TokenRow
-    from .reading.sources import Place, Source
+    from .reading.traces import ReportPaths, Source
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Postmortem:
     glossary: list[tuple[str, str]]
     """Special terms that occur, with their meanings."""
     verdict: Verdict
-    place: Place
+    paths: ReportPaths
     sources: tuple[Source, Source]
     kind: str
     """What differences of distributions are of: `logit` or `logprob`."""

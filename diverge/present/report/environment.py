@@ -11,7 +11,7 @@ from ..format import plain
 
 if TYPE_CHECKING:
     from ....schemas.trace import Setting, TraceHeader
-    from .reading.sources import Source
+    from .reading.traces import Source
 
 NOT_RECORDED = "not recorded"
 NOT_READ = "trace not read"

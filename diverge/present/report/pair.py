@@ -24,7 +24,7 @@ from .reading.recorded import Recorded, recorded
 if TYPE_CHECKING:
     from .reading.result import ResultData
     from .reading.rows import Candidate, FirstLogits, Pair, TokenRow
-    from .reading.sources import Source
+    from .reading.traces import Source
 
 PROMPT_TOKENS = 400
 TOKENS_BEFORE = 160
@@ -197,12 +197,12 @@ def _split(listed: list[Candidate], most_moved: bool) -> tuple[list[Candidate], 
 
     Args:
         listed: The likeliest first.
-        most_moved: Show the one that moved most too: there is no divergent choice to look at.
+        most_moved: Show the one that moved most too: no choice diverges.
     """
     moves = [abs((one.logit_b or 0.0) - (one.logit_a or 0.0)) for one in listed]
     top = moves.index(max(moves)) if most_moved and moves else -1
     shown = [
-        place < CANDIDATES or one.chosen_a or one.chosen_b or place == top for place, one in enumerate(listed)
+        rank < CANDIDATES or one.chosen_a or one.chosen_b or rank == top for rank, one in enumerate(listed)
     ]
     return (
         [one for one, here in zip(listed, shown, strict=True) if here],
@@ -238,7 +238,7 @@ def _pieces(token_id: int, texts: dict[str, str], spaces: bool = True) -> list[t
 
 
 def _token_data(rows: list[TokenRow]) -> dict[str, Any]:
-    """For hovering: a list per field, a place per position from `first` on, texts as they are shown."""
+    """For hovering: a list per field, an entry per position from `first` on, texts as they are shown."""
     return {
         "first": rows[0].position if rows else 0,
         "step": [row.step for row in rows],

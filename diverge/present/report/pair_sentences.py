@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .pictures.margins import Plot
     from .reading.recorded import Recorded
     from .reading.rows import Candidate, FirstLogits, Pair, TokenRow
-    from .reading.sources import Source
+    from .reading.traces import Source
 
 _MAX_ENTRIES = 4
 """Entries of a list, such as stop strings, that are named."""

@@ -49,8 +49,8 @@ def _transplant(zoom: Zoom, done: Transplant) -> Proof:
 
 
 def _zoom(zoom: Zoom) -> Proof:
-    place = f"{plain(zoom.site) or 'the logits'} at position {zoom.position}"
-    title = f"Zoom into {place} of {request_name(zoom.request_id, zoom.sample)}"
+    where = f"{plain(zoom.site) or 'the logits'} at position {zoom.position}"
+    title = f"Zoom into {where} of {request_name(zoom.request_id, zoom.sample)}"
     _, *lines = zoom_lines(zoom)
     if zoom.finding is None:
         return Proof(title, "Both sides ran again; no differing op was found.", False, lines=_plain(lines))
@@ -61,18 +61,18 @@ def _plain(lines: list[str]) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _sentence(words: str) -> str:
-    text = plain(words).rstrip(".")
+def _sentence(line: str) -> str:
+    text = plain(line).rstrip(".")
     is_name = "." in text.split(" ")[0]  # an op keeps its case: aten.mm
     return f"{text[:1] if is_name else text[:1].upper()}{text[1:]}."
 
 
 def _reference(found: Reference) -> Proof:
     dtypes = [("dtypes", f"A {found.dtype_a}, B {found.dtype_b}, reference {found.dtype_reference}")]
-    places = [
-        (what, place)
-        for what, place in (("first farther site", found.first), ("at the output", found.output))
-        if place is not None
+    farther = [
+        (what, site)
+        for what, site in (("first farther site", found.first), ("at the output", found.output))
+        if site is not None
     ]
     rows = [
         *(dtypes if found.dtype_reference else []),
@@ -89,21 +89,21 @@ def _reference(found: Reference) -> Proof:
         tables=[
             (
                 ["where", "site", "distance B / A", "95 % interval", "rows", "from position"],
-                [_reference_row(what, place) for what, place in places],
+                [_reference_row(what, site) for what, site in farther],
             )
         ]
-        if places
+        if farther
         else [],
         notes=[plain(sentence(note)) for note in found.notes],
     )
 
 
-def _reference_row(what: str, place: ReferenceSite) -> list[str]:
+def _reference_row(what: str, site: ReferenceSite) -> list[str]:
     return [
         what,
-        plain(place.site),
-        f"× {number(place.ratio)}",
-        f"{number(place.low)} to {number(place.high)}",
-        f"{place.rows:,}",
-        f"{place.position} of {request_name(place.request_id, place.sample)}",
+        plain(site.site),
+        f"× {number(site.ratio)}",
+        f"{number(site.low)} to {number(site.high)}",
+        f"{site.rows:,}",
+        f"{site.position} of {request_name(site.request_id, site.sample)}",
     ]

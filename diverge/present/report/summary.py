@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ....schemas.findings.evidence import Evidence
     from ....schemas.verdict import Cause, FirstSite, FirstToken, Verdict
     from .document import Proof
-    from .reading.sources import Place, Source
+    from .reading.traces import ReportPaths, Source
 
 CAUSE_EVIDENCE = 2
 """Pieces of evidence that the summary repeats."""
@@ -47,7 +47,7 @@ def summarise(
     ]
 
 
-def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
+def next_step(verdict: Verdict, paths: ReportPaths, proofs: list[Proof]) -> NextStep:
     """What a reader does now: confirm the first cause, look closer, or keep what there is."""
     differs = _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None
     if not differs:
@@ -66,7 +66,7 @@ def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
             text = f"Check the evidence for {what} with this command. If it is right, fix it and replay B."
         reading = how_to_read(cause)
         return NextStep(
-            text, plain(place.command(cause.confirm)), None if reading is None else plain(reading)
+            text, plain(paths.command(cause.confirm)), None if reading is None else plain(reading)
         )
     if verdict.compared.texts and not verdict.compared.sequences:
         return NextStep(
@@ -244,9 +244,9 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
     return f"{'. '.join([*parts, _capital(_proof(verdict, proven))])}."
 
 
-def _capital(words: str) -> str:
+def _capital(text: str) -> str:
     """As a sentence begins; a name (`batch_size: …`, `layers.0`) stays as it is."""
-    return words[0].upper() + words[1:] if re.match(r"[a-z]+[ ,]", words) else words
+    return text[0].upper() + text[1:] if re.match(r"[a-z]+[ ,]", text) else text
 
 
 def _decisive(cause: Cause) -> list[Evidence]:
@@ -300,8 +300,8 @@ def _shown(verdict: Verdict, proven: Proof) -> str:
     done = None if verdict.zoom is None else verdict.zoom.transplant
     if done is None or not done.origins:
         return _inner(proven.conclusion)
-    places = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
-    return f"with A's rows put in at {places}, B follows A to position {done.last}"
+    where = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
+    return f"with A's rows put in at {where}, B follows A to position {done.last}"
 
 
 def _inner(sentence: str) -> str:

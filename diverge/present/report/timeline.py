@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .document import PairView
     from .reading.result import ResultData
     from .reading.rows import FirstLogits, Pair, Spread
-    from .reading.sources import Source
+    from .reading.traces import Source
 
 
 def timeline(data: ResultData, view: PairView | None, sources: tuple[Source, Source]) -> list[Event]:
@@ -136,9 +136,7 @@ def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Even
         return
     size = "" if site.rel_drift is None else f"{drift_size(site.rel_drift)}; "
     if site.is_origin:
-        detail = (
-            f"{size}all earlier rows are equal, so the module computed different outputs from equal inputs"
-        )
+        detail = f"{size}all earlier rows are equal: equal inputs, different output"
     else:
         detail = f"{size}{plain(unseen_before(site) or 'not all earlier rows were compared').rstrip('.')}"
     title = "origin of the difference" if site.is_origin else "first observed difference"
@@ -152,7 +150,7 @@ def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Even
 def _spread(found: Spread, pair: Pair, site: FirstSite | None) -> Iterator[tuple[int, int, Event]]:
     assert pair.first_moved is not None
 
-    def place(position: int) -> str:
+    def where(position: int) -> str:
         return _location(position - pair.prompt if position >= pair.prompt else None, position)
 
     detail = f"{found.at_origin:,} of {plural(found.of_sites, 'site')} {does(found.at_origin, 'differ')}"
@@ -162,11 +160,11 @@ def _spread(found: Spread, pair: Pair, site: FirstSite | None) -> Iterator[tuple
     here = site is not None and (site.request_id, site.sample) == (pair.request_id, pair.sample)
     back = here and site is not None and pair.first_moved < site.position
     title = "Spreads through the whole pass, to earlier tokens too" if back else "Spreads"
-    yield pair.first_moved, 1, Event(place(pair.first_moved), title, detail, "table sites", "numbers")
+    yield pair.first_moved, 1, Event(where(pair.first_moved), title, detail, "table sites", "numbers")
     if found.last_position is not None and found.last_position != pair.first_moved:
         title = f"Reaches {plain(found.last_label)}, the last site"
         detail = drift_size(found.last_drift)
-        event = Event(place(found.last_position), title, detail, "table sites", "numbers")
+        event = Event(where(found.last_position), title, detail, "table sites", "numbers")
         yield found.last_position, 1, event
 
 

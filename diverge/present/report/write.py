@@ -13,7 +13,7 @@ from ...views.verdict import read_verdict
 from .build import build
 from .html import to_html
 from .markdown import to_markdown
-from .reading.sources import find_sources
+from .reading.traces import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +49,8 @@ def write_report(
         OutputFailed: The file cannot be written.
     """
     check_packages()
-    place, sources = find_sources(read_verdict(folder), folder, a, b)
-    document = build(folder, place, sources, title)
+    paths, sources = find_sources(read_verdict(folder), folder, a, b)
+    document = build(folder, paths, sources, title)
     text = to_markdown(document) if form == "markdown" else to_html(document)
     write_private(out, text.encode("utf-8", "backslashreplace"))  # it holds prompts
     return [source.missing for source in sources if source.missing]

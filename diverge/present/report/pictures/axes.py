@@ -22,9 +22,9 @@ class Ticks:
     """Where an axis has marks."""
 
     x: list[tuple[float, str]]
-    """Place and text."""
+    """ReportPaths and text."""
     y: list[tuple[float, str, str]]
-    """Place, text, and its exponent: empty, or that of a power of ten."""
+    """ReportPaths, text, and its exponent: empty, or that of a power of ten."""
 
 
 def nice_ticks(count: int, most: int) -> list[int]:

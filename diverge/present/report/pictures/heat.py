@@ -57,11 +57,11 @@ class Scale:
 
     def classes(self, values: NDArray[np.float32]) -> NDArray[np.int64]:
         """Colour class of each drift above 0."""
-        place = (np.log10(values.astype(np.float64)) - self.low) / (self.high - self.low)
-        return np.clip(np.floor(place * CLASSES), 0, CLASSES - 1).astype(np.int64)
+        share = (np.log10(values.astype(np.float64)) - self.low) / (self.high - self.low)
+        return np.clip(np.floor(share * CLASSES), 0, CLASSES - 1).astype(np.int64)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Place in 0…1 and exponent of every decade."""
+        """Share 0…1 and exponent of every decade."""
         width = self.high - self.low
         return [((exponent - self.low) / width, str(exponent)) for exponent in range(self.low, self.high + 1)]
 
@@ -209,7 +209,7 @@ class HeatMap:
 
 
 def draw(matrix: Matrix) -> HeatMap:
-    """Lay out one map: the place of every cell, then the cells, then the labels that have room."""
+    """Lay out one map: the position of every cell, then the cells, then the labels that have room."""
     columns, rows = matrix.columns, matrix.rows
     left = _MARGIN + round(_LETTER * max((len(text) for _, text in rows.labels), default=0))
     width = max(2, min(matrix.max_cell_width, PLOT_WIDTH // max(matrix.values.shape[1], 1)))

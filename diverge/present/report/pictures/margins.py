@@ -57,8 +57,8 @@ def draw_margins(name: str, margins: Margins, first_step: int | None) -> Plot | 
     def y(value: float) -> float:
         if value <= 0:
             return float(FRAME.bottom)
-        place = (max(math.log10(value), low) - low) / (high - low)
-        return round(floor - place * (floor - FRAME.top), 1)
+        share = (max(math.log10(value), low) - low) / (high - low)
+        return round(floor - share * (floor - FRAME.top), 1)
 
     def curve(values: list[float | None]) -> str:
         points = [f"{x(i):g} {y(v):g}" for i, v in enumerate(values) if v is not None and math.isfinite(v)]

@@ -12,7 +12,7 @@ from ....reading.load import DAMAGE
 if TYPE_CHECKING:
     from ....reading.load import Trace
     from .rows import Pair
-    from .sources import Source
+    from .traces import Source
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def _short(value: str) -> str:
 
 
 def _differences(name: str, before: object, after: object) -> Iterator[tuple[str, str, str]]:
-    """The places inside two readings at which they differ."""
+    """The parts of two readings that differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             if before.get(key) != after.get(key):

@@ -42,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Place:
+class ReportPaths:
     """Where every command of a report is run, and what it calls the files there."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Place:
     result: str
     """The result folder, from there."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """Traces that lie elsewhere now: as the comparison was given them → as they are named from here."""
+    """Traces that were moved: as the comparison named them → as they are named from here."""
 
     def command(self, command: Command) -> str:
         """A command of the comparison, for this folder and where things are now, as it is typed."""
@@ -58,20 +58,18 @@ class Place:
         if command.purpose == "show":
             argv[2] = argument(self.result)
         moved = {argument(before): argument(now) for before, now in self.renamed.items()}
-        words = {
-            name: [moved.get(word, word) for word in words]
-            for name, words in (("argv", argv), ("then", command.then))
-        }
-        return in_shell(command.model_copy(update=words))
+        lines = {"argv": argv, "then": command.then}
+        now = {name: [moved.get(word, word) for word in line] for name, line in lines.items()}
+        return in_shell(command.model_copy(update=now))
 
 
 def find_sources(
     verdict: Verdict, folder: Path, a: Path | None = None, b: Path | None = None
-) -> tuple[Place, tuple[Source, Source]]:
+) -> tuple[ReportPaths, tuple[Source, Source]]:
     """The traces that a verdict speaks of, and the folder from which they are named.
 
     They are looked for where they were compared, from here, and beside the result folder. A trace is taken
-    only if its header is the one that was compared: another run may lie at its place now.
+    only if its header is the one that was compared: a different run may have its name now.
 
     Args:
         verdict: Of the comparison.
@@ -86,26 +84,28 @@ def find_sources(
     ran_in = [] if verdict.run_in is None else [Path(verdict.run_in)]
     bases = [*ran_in, Path.cwd(), *beside]
     known = _Known()
-    references = (verdict.a, verdict.b)
+    refs = (verdict.a, verdict.b)
     base = next(
-        (one for one in bases if all(known.holds(one / said.path, said) for said in references)),
+        (one for one in bases if all(known.holds(one / ref.path, ref) for ref in refs)),
         next((one for one in ran_in if one.is_dir()), beside[0]),
     )
     near = (beside[0], folder.absolute())
-    places = [
-        [base / said.path, *(one / said.path for one in bases), *(one / Path(said.path).name for one in near)]
-        for said in references
+    candidates = [
+        [
+            base / ref.path,
+            *(one / ref.path for one in bases),
+            *(one / Path(ref.path).name for one in near),
+        ]
+        for ref in refs
     ]
     sources = tuple(
-        _find(side, said, paths, base, known) if given is None else _given(side, said, given, base)
-        for side, said, paths, given in zip("AB", references, places, (a, b), strict=True)
+        _find(side, ref, paths, base, known) if path_of is None else _from_caller(side, ref, path_of, base)
+        for side, ref, paths, path_of in zip("AB", refs, candidates, (a, b), strict=True)
     )
     renamed = {
-        said.path: source.path
-        for said, source in zip(references, sources, strict=True)
-        if said.path != source.path
+        ref.path: source.path for ref, source in zip(refs, sources, strict=True) if ref.path != source.path
     }
-    return Place(base, name_from(base, folder), renamed), (sources[0], sources[1])
+    return ReportPaths(base, name_from(base, folder), renamed), (sources[0], sources[1])
 
 
 def name_from(base: Path, path: Path) -> str:
@@ -133,30 +133,30 @@ class _Known:
             self._opened[path] = found
         return self._opened[path]
 
-    def holds(self, path: Path, said: TraceRef) -> bool:
+    def holds(self, path: Path, ref: TraceRef) -> bool:
         """The trace that was compared lies there."""
         found = self.open(path)
-        return isinstance(found, Trace) and found.header_sha256 == said.sha256_of_header
+        return isinstance(found, Trace) and found.header_sha256 == ref.sha256_of_header
 
 
-def _given(side: str, said: TraceRef, path: Path, base: Path) -> Source:
-    same = os.path.abspath(path) == os.path.abspath(base / said.path)
+def _from_caller(side: str, ref: TraceRef, path: Path, base: Path) -> Source:
+    same = os.path.abspath(path) == os.path.abspath(base / ref.path)
     trace = open_trace(path)
-    return Source(side, said.path if same else name_from(base, path), trace.header, trace=trace)
+    return Source(side, ref.path if same else name_from(base, path), trace.header, trace=trace)
 
 
-def _find(side: str, said: TraceRef, paths: list[Path], base: Path, known: _Known) -> Source:
-    why = f"{said.path} does not exist"
+def _find(side: str, ref: TraceRef, paths: list[Path], base: Path, known: _Known) -> Source:
+    why = f"{ref.path} does not exist"
     for path in dict.fromkeys(paths):
         found = known.open(path)
         if isinstance(found, str):
             why = found
-        elif found is not None and not known.holds(path, said):
+        elif found is not None and not known.holds(path, ref):
             why = f"{name_from(base, path)} is not the trace that was compared"
         elif found is not None:
-            name = said.path if path == base / said.path else name_from(base, path)
+            name = ref.path if path == base / ref.path else name_from(base, path)
             return Source(side, name, found.header, trace=found)
-    return Source(side, said.path, None, _without(side, why))
+    return Source(side, ref.path, None, _without(side, why))
 
 
 def _without(side: str, why: str) -> str:
