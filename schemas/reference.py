@@ -46,7 +46,10 @@ class NotJudged(Statement):
     requests_a: list[str] = []
     """Of `different requests`: some of A's."""
     requests_reference: list[str] = []
-    coarser_than: list[Side] = []
+    coarser_than: dict[Side, str] = {}
+    """Sides whose dtype is as fine as the reference's, with that dtype."""
+    dtype: str | None = None
+    """The reference's own."""
     enough: str | None = None
     """A dtype that would do."""
     sequences: int | None = None

@@ -42,12 +42,13 @@ def too_coarse(dtypes: tuple[str, str, str]) -> NotJudged | None:
     a, b, reference = (EPSILON.get(name) for name in dtypes)
     if reference is None:
         return None
-    coarse = [side for side, own in zip(SIDES, (a, b), strict=True) if own and own <= reference]
+    sides = zip(SIDES, dtypes, (a, b), strict=False)
+    coarse = {side: name for side, name, own in sides if own and own <= reference}
     if not coarse:
         return None
     finest = min(own for own in (a, b) if own)
     enough = "float32" if EPSILON["float32"] < finest else "float64"
-    return NotJudged(kind="too coarse", coarser_than=coarse, enough=enough)
+    return NotJudged(kind="too coarse", coarser_than=coarse, dtype=dtypes[2], enough=enough)
 
 
 def of_another_model(a: Trace, b: Trace, reference: Trace) -> NotJudged | None:

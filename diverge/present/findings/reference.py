@@ -88,7 +88,7 @@ def _times(ratio: float) -> str:
 
 def not_judged(found: NotJudged) -> str:
     """Why a reference cannot judge, and how to fix it."""
-    sides = " and ".join(f"{side}'s" for side in found.coarser_than)
+    sides = " and ".join(f"{side}'s {dtype}" for side, dtype in found.coarser_than.items())
     return {
         "nothing shared": (
             "the reference shares neither sites (with sketches of one kind) nor distributions with A and B"
@@ -102,8 +102,8 @@ def not_judged(found: NotJudged) -> str:
         "different tokens": "it holds none of the compared tokens: make it of A's (--golden A.parquet)",
         "different model": "it was made with a different model than A's and B's, by their fingerprints",
         "too coarse": (
-            f"its dtype is no finer than {sides}, so its own rounding is as large as what it should measure; "
-            f"make one with --set dtype={found.enough}"
+            f"the reference's {found.dtype} is no finer than {sides}, so its own rounding is as large as "
+            f"what it should measure; make one with --set dtype={found.enough}"
         ),
         "too few rows": (
             f"the rows of {plural(found.sequences or 0, 'sequence')} are worth {found.independent} "
