@@ -16,6 +16,7 @@ from rip.diverge.compare import diverge
 from rip.diverge.present.report.reading.traces import find_sources
 from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
+from rip.schemas.findings.command import Command
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 SITES = llama_sites(2)
@@ -113,21 +114,31 @@ def test_a_trace_that_moved_alone_is_named_where_it_lies(compared: Path, tmp_pat
     shutil.move(compared / "b b.parquet", compared / "result" / "b b.parquet")
     paths, sources = find_sources(read_verdict(compared / "result"), compared / "result")
     assert [source.path for source in sources] == ["a.parquet", "result/b b.parquet"]
-    said = "rip replay 'b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
-    assert paths.command(said) == said.replace("'b b.parquet'", "'result/b b.parquet'")
-    assert paths.command("rip query old 'SELECT 1'") == "rip query result 'SELECT 1'"
+    again = Command(
+        purpose="rerun",
+        argv=["rip", "replay", "b b.parquet", "-o", "try.parquet"],
+        then=["rip", "diverge", "a.parquet", "try.parquet"],
+    )
+    assert paths.command(again) == (
+        "rip replay 'result/b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
+    )
+    show = Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])
+    assert paths.command(show) == "rip query result 'SELECT 1'"
+    # A document of version 1 holds the command as text only.
+    assert paths.command(Command(purpose="not known", text="rip query old")) == "rip query old"
 
 
 def test_a_model_is_named_by_its_whole_path_where_the_replay_ran_in_another_folder(tmp_path: Path) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
-    paths = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
-    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=paths)})
+    model = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
+    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=model)})
     about = header([], lane={"name": "l", "engine": "hf", "model": "m"}, fingerprint=seen.to_object())
 
-    def command(folder: Path) -> str:
-        return Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay()
+    def name(folder: Path) -> str:
+        argv = Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay().argv
+        return argv[argv.index("--model") + 1]
 
-    assert "--model m " in command(tmp_path / "models")
-    assert f"--model {tmp_path / 'models' / 'm'} " in command(tmp_path)
+    assert name(tmp_path / "models") == "m"
+    assert name(tmp_path) == str(tmp_path / "models" / "m")
     shutil.rmtree(tmp_path / "models")
-    assert "--model m " in command(tmp_path)  # gone: as it was called
+    assert name(tmp_path) == "m"  # gone: as it was called

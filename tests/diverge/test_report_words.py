@@ -75,7 +75,7 @@ def test_a_cause_has_its_evidence_its_command_and_how_to_read_it(tmp_path: Path)
     changed(tmp_path, lambda found: found.model_copy(update=update))
     for text in both_forms(tmp_path):
         first, rest = text.split("Inferred from", 1)
-        assert f"{LONG.strip().capitalize()}; its drift is 0.5, 0.003 ULP (bfloat16): consistent" in first
+        assert f"{LONG.strip().capitalize()}; drift 0.5, 0.003 ULP (bfloat16): consistent" in first
         assert "is an origin" not in first  # Where says it
         assert "cached" not in first  # the size comes before it
         assert rest.index("rip replay req.json --neighbours 0") < rest.index(

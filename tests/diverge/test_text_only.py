@@ -71,7 +71,7 @@ def test_texts_that_differ_fail_the_tokens_and_name_the_character(tmp_path: Path
     long = "x" * 100
     verdict = compared(tmp_path, {"r0": "same", "r1": f"{long}ab"}, {"r0": "same", "r1": f"{long}cd"})
     token = verdict.levels["token"]
-    assert (token.state, where(token)) == ("fails", "request 'r1' sample 0 character 100")
+    assert (token.state, where(token)) == ("fails", "request r1, character 100")
     assert verdict.levels["semantic"].state == "not comparable"
     first = verdict.first_text
     assert first is not None

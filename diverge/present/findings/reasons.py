@@ -14,7 +14,7 @@ from ....schemas.findings.reasons import (
     Unseeded,
 )
 from ....schemas.findings.statement import Location
-from ..format import does, plural
+from ..format import does, plural, request_name
 
 PLAIN = {
     "no hashes": "no row hash and no logits hash is in both traces",
@@ -34,15 +34,15 @@ PLAIN = {
 
 
 def location(where: Location) -> str:
-    """`request 'r' sample 0 position 7 site layers.0.mlp`."""
+    """`request r, position 7, site layers.0.mlp`."""
     if where.request_id is None:
         return where.text or ""
-    text = f"request {where.request_id!r} sample {where.sample}"
+    parts = [request_name(where.request_id, where.sample)]
     for name in ("cell", "position", "step", "character", "site"):
         value = getattr(where, name)
         if value is not None:
-            text += f" {name} {value!r}" if name == "cell" else f" {name} {value}"
-    return text
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
 
 
 def plain_reason(found: Plain) -> str:

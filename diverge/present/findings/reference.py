@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ....schemas.findings.rows import ReferenceDistance
 from ....schemas.reference import NotJudged, Reference, ReferenceNote, ReferenceSite
-from ..format import plural
+from ..format import plural, request_name
 
 _SHOWN = 3
 """Requests that a sentence names."""
@@ -23,7 +23,7 @@ def reference_sentence(found: Reference) -> str:
         return found.sentence
     if found.first is None:
         measured = "" if found.output is None else f", {_measured(found.output)} at {found.output.site}"
-        return f"Both sides are as far from the reference as the dtype explains{measured}{_expected(found)}."
+        return f"Both sides are as close to the reference as their dtypes allow{measured}{_expected(found)}."
     distance = ReferenceDistance(
         farther="B" if found.verdict == "B is farther" else "A",
         first=found.first,
@@ -50,7 +50,7 @@ def reference_distance(found: ReferenceDistance) -> str:
 def _farther(found: ReferenceDistance) -> str:
     far, near = (found.farther, "A" if found.farther == "B" else "B")
     one = found.first if far == "B" else _inverse(found.first)
-    place = f"(request {one.request_id!r} sample {one.sample} position {one.position})"
+    place = f"({request_name(one.request_id, one.sample)}, position {one.position})"
     if found.single_rows:
         return (
             f"{far} is farther from the reference than {near} at single rows: {_times(one.ratio)} {near}'s "
@@ -68,7 +68,7 @@ def _expected(found: Reference | ReferenceDistance) -> str:
     """What the dtypes let expect; empty where it is the same distance."""
     if found.expected_ratio == 1:
         return ""
-    return f"; {found.dtype_a} against {found.dtype_b} lets expect {_times(found.expected_ratio)}"
+    return f"; expected for {found.dtype_a} against {found.dtype_b}: {_times(found.expected_ratio)}"
 
 
 def _measured(site: ReferenceSite) -> str:

@@ -55,10 +55,10 @@ def first_difference_at(found: FirstDifferenceAt) -> str:
 
 def drift_size(found: DriftSize) -> str:
     if found.reading == "below resolution":
-        return f"its drift is below what the sketch resolves: consistent with rounding of {found.dtype}"
+        return f"drift below the sketch's resolution: consistent with rounding of {found.dtype}"
     size = f"{found.rel_drift:.2g}, {ulps(found.ulps, found.dtype)}: {_READINGS[found.reading]}"
     if found.site is None:
-        return f"its drift is {size}"
+        return f"drift {size}"
     return f"{at(found.site, found.position)} is off by {size}"
 
 
