@@ -73,7 +73,7 @@ def _print_all(
     if verdict.reference is not None:
         _print_list(console, "Against the reference", reference_lines(verdict.reference))
     if verdict.patterns is not None:
-        title = f"Patterns over {plural(verdict.patterns.sequences, 'sequence')}"
+        title = f"Patterns over {plural(verdict.patterns.sequences, 'sequence')}, with 95 % intervals"
         _print_list(console, title, pattern_lines(verdict.patterns))
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
@@ -200,12 +200,9 @@ def _print_drift(console: Console, folder: Path) -> None:
     line = "".join(_bar(by_layer[layer], low, high) if layer in by_layer else "?" for layer in layers)
     console.print()
     console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
-    console.print(
-        Text(
-            f"  median relative drift of differing rows, {drift(min(moved))} to {drift(max(moved))}; · equal"
-            + ("; ? not observed" if "?" in line else "")
-        )
-    )
+    span = drift(max(moved)) if low == high else f"{drift(min(moved))} to {drift(max(moved))}"
+    unseen = "; ? not observed" if "?" in line else ""
+    console.print(Text(f"  median relative drift of differing rows: {span}; · equal{unseen}"))
 
 
 def _bar(value: float, low: float, high: float) -> str:
@@ -221,11 +218,11 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        _line(console, 2, f"{rank}. {plain(label(cause))} ({cause.confidence} confidence)")
+        _item(console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence)")
         for found in cause.evidence[:_SHOWN]:
-            _line(console, 5, plain(sentence(found)))
+            _item(console, 5, "- ", plain(sentence(found)))
         for missing in cause.missing:
-            _line(console, 5, f"missing evidence: {plain(sentence(missing))}", "dim")
+            _item(console, 5, "- ", f"missing evidence: {plain(sentence(missing))}", "dim")
         if cause.confirm:
             _command(console, 5, f"confirm: {plain(in_shell(cause.confirm))}", "cyan")
         if reading := how_to_read(cause):
@@ -238,7 +235,7 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
     console.print()
     console.print(Text(title, style="bold"))
     for line in lines[:_SHOWN]:
-        _line(console, 2, plain(line))
+        _item(console, 2, "- ", plain(line))
     if len(lines) > _SHOWN:
         console.print(Text(f"  … and {len(lines) - _SHOWN} more", style="dim"))
 
@@ -249,6 +246,16 @@ def _line(console: Console, indent: int, text: str, style: str = "") -> None:
         console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False), soft_wrap=False)
     else:
         _command(console, indent, text, style)
+
+
+def _item(console: Console, indent: int, mark: str, text: str, style: str = "") -> None:
+    """A line of a list: wrapped behind its mark on a terminal, one line in a log."""
+    if console.is_terminal:
+        grid = Table.grid()
+        grid.add_row(Text(mark, style=style), Text(text, style=style))
+        console.print(Padding(grid, (0, 0, 0, indent), expand=False))
+    else:
+        _command(console, indent, mark + text, style)
 
 
 def _command(console: Console, indent: int, text: str, style: str) -> None:
