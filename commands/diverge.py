@@ -145,6 +145,8 @@ def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader
         BadInput: It needs a tolerance.
         NothingCompared: The traces hold nothing that decides it.
     """
+    from ..diverge.present.findings.sentence import why
+
     judged = verdict.levels[level]
     if judged.state == "not stated":
         raise BadInput(f"the level {level} needs a tolerance", "state one with --tolerance")
@@ -153,7 +155,7 @@ def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader
     undecided = bool(compared.texts) or unseeded if level == "token" else not compared.sequences
     if judged.state == "not comparable" and undecided and level != "semantic":
         raise NothingCompared(
-            f"the level {level} cannot be decided: {judged.why}", "compare the texts with --require semantic"
+            f"the level {level} cannot be decided: {why(judged)}", "compare the texts with --require semantic"
         )
 
 

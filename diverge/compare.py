@@ -17,8 +17,10 @@ from .. import __version__
 from ..schemas.change import Change
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
-from .causes.first_difference import causes, first_logprob, first_row, first_site, first_text, first_token
-from .causes.pass_order import begin_where_they_ran_first
+from .causes.diagnose import Compared as ComparedTraces
+from .causes.diagnose import diagnose
+from .causes.first_difference import first_differences, first_rows
+from .causes.observe.pass_order import begin_where_they_ran_first
 from .comparison.agreement import agreement
 from .comparison.align import Pair, Run, plan
 from .comparison.levels import levels, strongest
@@ -31,6 +33,7 @@ from .comparison.tokens import SideReader, TokenComparer, TokenRows, read_rows, 
 from .comparison.unseen import not_seen
 from .patterns.causes import causes_by_sequence
 from .patterns.sequences import SequenceFacts
+from .present.findings.write import with_sentences
 from .reading.checksums import check_row_hashes
 from .reading.columns import ListLengths
 from .reading.load import Trace, open_trace
@@ -97,18 +100,17 @@ def diverge(
             if len(sites.row):
                 writer.add("sites", site_rows(tokens, sites, site_plan))
         begin_where_they_ran_first(tally, trace_a, trace_b)
-        checked = [pool.submit(check_row_hashes, *row) for row in first_row(tally, trace_a, trace_b)]
+        checked = [pool.submit(check_row_hashes, *row) for row in first_rows(tally, trace_a, trace_b)]
         writer.add("site_totals", site_totals(tally))
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(changes))
-        token, site = first_token(tally, trace_a, trace_b), first_site(tally, trace_a, trace_b)
-        text = first_text(pairing)
-        judged = levels(tally, token, site, pairing)
+        first = first_differences(tally, trace_a, trace_b, pairing)
+        judged = levels(tally, first.token, first.site, pairing)
         judged_by = None if beside is None else judge(pairing.pairs, trace_a, trace_b, beside, repeats)
-        told = None if judged_by is None else judged_by.verdict
-        about = trace_a, trace_b, (a, b, out), list(changes)
-        found = causes(tally, *about, token, site, text, told)
-        by_sequence = causes_by_sequence(tally, *about, found, told)
+        found = None if judged_by is None else judged_by.verdict
+        compared = ComparedTraces(tally, trace_a, trace_b, (a, b, out), list(changes), found)
+        ranked = diagnose(compared, first)
+        by_sequence = causes_by_sequence(compared, ranked)
         writer.add("sequences", facts.rows((trace_a.header, trace_b.header), by_sequence))
         if judged_by is not None:
             for table, rows in reference_rows(judged_by, facts.prompt_lengths):
@@ -120,21 +122,22 @@ def diverge(
             b=_reference(trace_b),
             level=strongest(judged),
             levels=judged,
-            first_token=token,
-            first_site=site,
-            causes=found,
+            first_token=first.token,
+            first_site=first.site,
+            causes=ranked,
             changes=list(changes),
             compared=_counts(tally, pairing),
             max_abs_logit_diff=tally.largest_logit,
             max_abs_logprob_diff=tally.largest_logprob,
-            first_logprob=first_logprob(tally, trace_a, trace_b),
-            first_text=text,
+            first_logprob=first.logprob,
+            first_text=first.text,
             agreement=agreement(pairing),
             not_seen=not_seen(tally, trace_a, trace_b, pairing),
-            reference=told,
+            reference=found,
             patterns=facts.patterns(trace_a, trace_b, by_sequence),
             run_in=str(Path.cwd()),
         )
+        verdict = with_sentences(verdict)
         for check in checked:
             check.result()
         writer.finish(verdict.to_json())

@@ -31,6 +31,7 @@ from . import (
     zoom,
 )
 from .base import Document
+from .findings import command, evidence, execution, reasons, rows, statement, tokens, unseen
 
 FOLDER = Path(__file__).parent / "json"
 
@@ -44,6 +45,14 @@ DOCUMENTS: dict[str, type[Document]] = {
     "verdict.json": verdict.Verdict,
     "zoom-header.json": recorded_ops.ZoomHeader,
 }
+
+
+_MODULES = (
+    *(base, change, check, claim, envelope, fingerprint, narrow, recorded_ops, reference, sequences, trace),
+    *(verdict, zoom),
+    *(command, evidence, execution, reasons, rows, statement, tokens, unseen),
+)
+"""Where the documents and their parts are written down."""
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -70,10 +79,7 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
 def _field_descriptions() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for module in (
-        base, change, check, claim, envelope, fingerprint, narrow, recorded_ops, reference, sequences, trace,
-        verdict, zoom,
-    ):  # fmt: skip
+    for module in _MODULES:
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = dict(_described_fields(node))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from .base import Real, Record
+from .findings.statement import Sentence, Statement
 
 
 class Proportion(Record):
@@ -47,6 +50,21 @@ class RequestAgreement(Record):
     """Those where sample i of A equals sample i of B."""
 
 
+class AgreementNote(Statement):
+    """What limits an agreement."""
+
+    kind: Literal["forced", "unfinished", "own seeds", "one sample"]
+    """`own seeds`: the n samples of a request run on seeds of their own, so they differ by design."""
+    trace: str | None = None
+    """File name of the trace whose outputs are not counted; absent: it is about both."""
+    requests: int | None = None
+    """Of `own seeds`."""
+
+
+AgreementLimit = Annotated[AgreementNote | Sentence, Field(discriminator="kind")]
+"""What limits an agreement."""
+
+
 class Agreement(Record):
     """How often outputs agree where requests ran several times: shares and intervals; nothing is tested."""
 
@@ -58,8 +76,8 @@ class Agreement(Record):
     pairs: Proportion | None = None
     """Pairs (sample i of A, sample i of B) that are equal."""
     requests: list[RequestAgreement] = []
-    notes: list[str] = []
-    """What limits it, in sentences."""
+    notes: list[AgreementLimit] = []
+    """What limits it."""
 
 
 class SurvivalPoint(Record):

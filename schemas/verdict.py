@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .base import Document, Real, Record
+from .base import Document, JsonObject, Real, Record, Upgrade
 from .change import Change
 from .claim import Level
+from .findings.command import Command
+from .findings.evidence import Evidence
+from .findings.reasons import Reason
+from .findings.statement import Location, ModuleKind
+from .findings.unseen import EarlierRows, Missing, NotSeen
 from .reference import Reference
 from .sequences import Agreement, Patterns
 from .zoom import Zoom
@@ -18,10 +24,10 @@ class LevelVerdict(Record):
     """Whether one level holds, and if not, where it first fails."""
 
     state: State
-    where: str | None = None
-    """The first place where it fails, in words: request, sample, position, site."""
-    why: str | None = None
-    """For `not comparable` and `not stated`: the reason. For `numeric`: the measured drift."""
+    where: Location | None = None
+    """The first place where it fails."""
+    why: list[Reason] = []
+    """For `not comparable` and `not stated`: the reasons. For `numeric`: the measured drift."""
 
 
 class FirstToken(Record):
@@ -91,23 +97,88 @@ class FirstSite(Record):
     """Sketch estimate of ‖a − b‖₂ / max(‖a‖₂, ‖b‖₂)."""
     is_origin: bool
     """True: every earlier row was present and equal, so the inputs of this module were equal."""
-    unseen: str | None = None
+    unseen: list[EarlierRows] = []
     """Where `is_origin` is false: which earlier rows were not there to compare."""
+
+    def label(self) -> str:
+        """`layers.4.self_attn#1:attn`."""
+        occurrence = f"#{self.occurrence}" if self.occurrence else ""
+        return self.site + occurrence + (f":{self.part}" if self.part else "")
+
+
+Fault = Literal[
+    "row relation",
+    "constant",
+    "experts",
+    "token rows",
+    "one channel",
+    "rounding",
+    "unknown",
+    "single row",
+    "some rows",
+    "rows onward",
+    "decoding",
+    "configuration",
+]
+"""What is wrong with a module."""
+
+
+class Subject(Record):
+    """The module that a cause is about, and what is wrong with it."""
+
+    site: str
+    """Its label."""
+    module: ModuleKind
+    fault: Fault
+    """`unknown`: beyond rounding, and nothing tells more. `rows onward`: all rows from `position` on."""
+    position: int
+    """Of the first differing row."""
+    token: int
+    """There."""
+    equal_before: int = 0
+    """Earlier rows of the site, all equal."""
+    within_rounding: bool = False
+    other_values: bool = False
+    """Most of the row is something else: no loss of precision."""
+
+
+Interpretation = Literal[
+    "prompts part",
+    "environment changed",
+    "rows not finite",
+    "same setting as A",
+    "repeats at the same place",
+    "repeats differ",
+    "repeats choose",
+    "ends the same",
+    "state A's value",
+    "fresh cache",
+    "rows of one prefill",
+    "forced tokens",
+    "ratio over all positions",
+    "other padding side",
+]
+"""How to read what a confirming command gives."""
 
 
 class Cause(Record):
     """One possible cause, ranked by the verdict's order."""
 
     id: str
-    label: str
-    evidence: list[str]
-    missing: list[str] = []
+    label: str = ""
+    """The cause in words, for readers; made from the rest."""
+    subject: Subject | None = None
+    """Absent: it is about no single module."""
+    evidence: list[Evidence]
+    missing: list[Missing] = []
     """Evidence that was not there and would have helped."""
     confidence: Literal["high", "medium", "low"]
-    confirm: str | None = None
+    confirm: Command | None = None
     """The rip command that would confirm or refute it."""
-    tells: str | None = None
+    interpretation: Interpretation | None = None
     """How to read what that command gives: what confirms the cause, what refutes it."""
+    interpretation_text: str | None = None
+    """The same in words, for readers; in a document of version 1 these are all there is."""
 
 
 class Compared(Record):
@@ -142,10 +213,49 @@ class TraceRef(Record):
     """The pattern they had to match; absent: all were observed."""
 
 
+def _from_version_1(old: JsonObject) -> JsonObject:
+    """Version 1 held sentences: each stands on, as data of the kind `sentence`."""
+
+    def sentence(text: str) -> JsonObject:
+        return {"kind": "sentence", "text": text}
+
+    levels = {
+        name: {
+            **level,
+            "where": None if level.get("where") is None else {"text": level["where"]},
+            "why": [] if level.get("why") is None else [sentence(level["why"])],
+        }
+        for name, level in old.get("levels", {}).items()
+    }
+    site = old.get("first_site")
+    if site is not None:
+        site = {**site, "unseen": [] if site.get("unseen") is None else [sentence(site["unseen"])]}
+    causes = []
+    for cause in old.get("causes", []):
+        words, confirm = cause.get("tells"), cause.get("confirm")
+        causes.append(
+            {
+                **{name: value for name, value in cause.items() if name != "tells"},
+                "evidence": [sentence(text) for text in cause["evidence"]],
+                "missing": [sentence(text) for text in cause.get("missing", [])],
+                "confirm": None if confirm is None else {"purpose": "not known", "text": confirm},
+                "interpretation_text": words,
+            }
+        )
+    new = {**old, "levels": levels, "first_site": site, "causes": causes}
+    new["not_seen"] = [sentence(text) for text in old.get("not_seen", [])]
+    for name in ("reference", "agreement"):
+        if old.get(name) is not None:
+            new[name] = {**old[name], "notes": [sentence(text) for text in old[name].get("notes", [])]}
+    return new
+
+
 class Verdict(Document):
     """The result of `rip diverge`."""
 
     KIND: ClassVar[str] = "verdict"
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _from_version_1}
 
     tool_version: str
     created: str
@@ -169,8 +279,8 @@ class Verdict(Document):
     """Absent: no sequence was compared as text, or none of those differs."""
     agreement: Agreement | None = None
     """Absent: every request ran once, on engines that take a seed."""
-    not_seen: list[str] = []
-    """What the comparison could not see, in sentences."""
+    not_seen: list[NotSeen] = []
+    """What the comparison could not see."""
     reference: Reference | None = None
     """Absent: no reference trace was given."""
     patterns: Patterns | None = None

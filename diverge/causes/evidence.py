@@ -1,43 +1,58 @@
-"""The evidence a diagnosis rests on: both headers, the first differences, and the rows where they lie."""
+"""What a diagnosis rests on: both headers, the first differences, the rows around them, commands."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from ...schemas.change import Change
+from ...schemas.findings.execution import (
+    DtypeDiffers,
+    FieldChanged,
+    NoSeed,
+    SamplingDiffers,
+    SettingDiffers,
+    ShapeDiffers,
+)
+from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
+from ...schemas.findings.statement import SIDES
+from ...schemas.findings.unseen import NoEvidence
 from ...schemas.fingerprint import Fact
 from ...schemas.reference import Reference
-from ...schemas.trace import Lane, Setting, Site
+from ...schemas.trace import Lane, Setting, Site, TraceHeader
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
-from ..present.changes import in_words
-from .confirm import NOT_KEPT, Commands, reading
-from .gather import Gathered
+from .changed_fields import field_changed
+from .commands import NOT_KEPT, Commands, reading
+from .observe.observation import Observation
+from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, names_of, normal
 
-_SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
-_CHUNKED = frozenset({"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens"})
-"""Settings that say how many tokens a pass takes."""
+Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
+SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
+"""Numbers of the execution shape of a row."""
 _UNSET = "not set"
 """How a reading begins that says that a variable has no value, which is a value of its own."""
-_OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
-"""Settings that say how long to wait and where: they change no number."""
+_NO_CIRCUMSTANCE = ("neighbours", "repeat")
+"""Settings that the shapes of the passes tell better, or that change no row."""
+_NO_CIRCUMSTANCES = frozenset({"sampling", "process", "cache", "replica"})
+"""Sections of a fingerprint that say nothing of how rows are computed."""
 
 
 @dataclass(frozen=True)
 class RowFacts:
     """One row of one trace, without its site columns."""
 
-    shape: dict[str, int | None]
+    shape: dict[Shape, int | None]
     sampler: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
-class Evidence(Commands):
-    """What the table of causes looks at."""
+class Basis:
+    """What the rules read."""
 
+    commands: Commands
     changes: list[Change]
     sites: list[Site]
     """The compared sites, as A describes them."""
@@ -47,39 +62,56 @@ class Evidence(Commands):
     first_text: FirstText | None
     differs: bool
     """Anything at all differs in the numbers, or in texts that stand for tokens."""
-    ended: str
-    """`A` or `B`: the side that ended first at the first divergence; else empty."""
     logits_equal: bool | None
     """Whether the logits that chose the first divergent token are bit-identical; None: not known."""
     deciding: tuple[RowFacts, RowFacts] | None
     """The rows whose distribution chose the first divergent token."""
     differing: tuple[RowFacts, RowFacts] | None
     """The rows of the first differing site."""
-    nonfinite: list[str] = field(default_factory=list)
-    seen: Gathered = field(default_factory=Gathered)
+    not_finite: list[NotFinite] = field(default_factory=list)
+    observed: Observation = field(default_factory=Observation)
     """What was read again for the diagnosis."""
     reference: Reference | None = None
-    """How both sides lie to a reference trace; None: none was given."""
+    """How both sides lie to a reference trace; None: there is none."""
+
+    @property
+    def headers(self) -> tuple[TraceHeader, TraceHeader]:
+        """Of A and B."""
+        return self.commands.header_a, self.commands.header_b
+
+    @property
+    def lanes(self) -> tuple[Lane, Lane]:
+        """Of A and B."""
+        return self.headers[0].lane, self.headers[1].lane
+
+    @property
+    def ended(self) -> int | None:
+        """The side (0: A, 1: B) that ended first at the first divergence; None: neither."""
+        token = self.first_token
+        if token is None:
+            return None
+        return 0 if token.token_a is None else 1 if token.token_b is None else None
 
     @property
     def has_fingerprints(self) -> bool:
         """Both traces carry a fingerprint."""
-        return self.header_a.fingerprint is not None and self.header_b.fingerprint is not None
+        return all(header.fingerprint is not None for header in self.headers)
+
+    def first_difference(
+        self, role: Literal["here", "origin", "begins", "earlier", "attention"] = "here"
+    ) -> FirstDifferenceAt:
+        """Where the first differing row is."""
+        site = self.first_site
+        if site is None:
+            return FirstDifferenceAt(role=role)
+        return FirstDifferenceAt(role=role, site=site.label(), position=site.position)
 
     @property
-    def first_place(self) -> str:
-        """The first differing row in words."""
-        if self.first_site is None:
-            return "a row that was not observed"
-        part = f":{self.first_site.part}" if self.first_site.part else ""
-        return f"{self.first_site.site}{part} at position {self.first_site.position}"
-
-    @property
-    def not_an_origin(self) -> str:
+    def not_an_origin(self) -> NoEvidence:
         """Why the first differing row is not known to be where the difference began."""
         if self.first_site is None:
-            return "no site and no logits hash shows where the numbers begin to differ"
-        return f"not an origin: {self.first_site.unseen}"
+            return NoEvidence(kind="no differing row")
+        return NoEvidence(kind="not an origin", unseen=self.first_site.unseen)
 
     @property
     def only_cached_is_unseen(self) -> bool:
@@ -87,65 +119,58 @@ class Evidence(Commands):
         site = self.first_site
         if site is None:
             return False
-        unseen = site.unseen or ""
-        return site.is_origin or (";" not in unseen and "cached" in unseen)
+        return site.is_origin or [rows.kind for rows in site.unseen] == ["not computed"]
 
     @property
     def greedy(self) -> bool:
         """The request was decoded greedily on both sides, as far as they say."""
-        settings = [sampling.get("temperature") for sampling in self._sampling]
+        settings = [sampling.get("temperature") for sampling in self.sampling]
         return all(setting is not None and setting.resolved == 0 for setting in settings)
 
     @property
     def prompts_differ(self) -> bool:
         """The first divergent token lies in a prompt, or the prompts are of different lengths."""
-        if self.seen.prompts is not None:
-            return self.seen.prompts[0] != self.seen.prompts[1]
+        if self.observed.prompts is not None:
+            return self.observed.prompts[0] != self.observed.prompts[1]
         token = self.first_token
-        return token is not None and token.step is None and not self.ended
+        return token is not None and token.step is None and self.ended is None
+
+    @property
+    def parts_in_the_answer(self) -> bool:
+        """The first divergent token, or the first differing text, was generated."""
+        return self.first_token.step is not None if self.first_token else self.first_text is not None
 
     def temperature(self, side: int) -> float:
         """The temperature that a side (0: A, 1: B) states; 1 where it states none."""
-        setting = self._sampling[side].get("temperature")
-        value = None if setting is None else setting.resolved
-        return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+        return self._stated_temperature(side) or 1.0
 
     def is_drawn(self, side: int) -> bool:
         """Whether the tokens of a side (0: A, 1: B) were drawn, as far as it says."""
-        setting = self._sampling[side].get("temperature")
-        value = None if setting is None else setting.resolved
-        return isinstance(value, int | float) and value > 0
+        return self._stated_temperature(side) is not None
 
-    def sampling_of(self, side: int) -> dict[str, Setting]:
-        """The sampling fields of the request that the first difference is of, on one side."""
-        return self._sampling[side]
+    def _stated_temperature(self, side: int) -> float | None:
+        setting = self.sampling[side].get("temperature")
+        value = None if setting is None else setting.resolved
+        return float(value) if isinstance(value, int | float) and value > 0 else None
 
     def number_of(self, name: str) -> int | None:
         """A lane setting that is a whole number on both sides, and the same."""
-        found = {reading(lane.settings[name]) for lane in self._lanes if name in lane.settings}
+        found = {reading(lane.settings[name]) for lane in self.lanes if name in lane.settings}
         value = found.pop() if len(found) == 1 else None
         return value if isinstance(value, int) and value > 0 else None
 
     @property
-    def _lanes(self) -> tuple[Lane, Lane]:
-        return self.header_a.lane, self.header_b.lane
+    def without_seed(self) -> list[NoSeed]:
+        """The sides whose engine takes no seed."""
+        sides = zip(SIDES, self.headers, strict=True)
+        return [NoSeed(side=side, engine=header.lane.engine) for side, header in sides if unseeded(header)]
 
-    @property
-    def without_seed(self) -> list[str]:
-        """The sides whose engine takes no seed, in words."""
-        sides = zip("AB", (self.header_a, self.header_b), strict=True)
-        return [f"{header.lane.engine}, the engine of {side}" for side, header in sides if unseeded(header)]
-
-    def changed(self, *sections: str) -> list[str]:
-        """The fingerprint changes of some sections, in words."""
-        return [in_words(change) for change in self._known_changes if change.section in sections]
-
-    def changed_fields(self, section: str, fields: tuple[str, ...]) -> list[str]:
-        """The fingerprint changes of some fields, in words."""
+    def changed(self, *sections: str, fields: Collection[str] | None = None) -> list[FieldChanged]:
+        """The fingerprint changes of some sections; of some fields only, where these are given."""
         return [
-            in_words(change)
+            field_changed(change)
             for change in self._known_changes
-            if change.section == section and change.field in fields
+            if change.section in sections and (fields is None or change.field in fields)
         ]
 
     @property
@@ -162,7 +187,7 @@ class Evidence(Commands):
     def _known_changes(self) -> list[Change]:
         """The changes that both fingerprints tell: what one could not read is no sign of a difference."""
         beside = {("engine", "arguments")}  # the lane's settings and a free port
-        if self.header_a.channel == self.header_b.channel == "eager":
+        if all(header.channel == "eager" for header in self.headers):
             beside.add(("kernels", "inductor_cache"))  # what Inductor compiled runs in no eager pass
         return [
             change
@@ -172,60 +197,56 @@ class Evidence(Commands):
             and (change.section, change.field) not in beside
         ]
 
-    def shape(self, name: str) -> tuple[int, int] | None:
+    def shape(self, name: Shape) -> tuple[int, int] | None:
         """One number of the execution shape of the first differing row, on both sides."""
         if self.differing is None:
             return None
         a, b = (side.shape.get(name) for side in self.differing)
         return None if a is None or b is None else (a, b)
 
-    def shape_differences(self, name: str) -> list[str]:
-        """That number in words, where it differs."""
-        values = self.shape(name)
-        return (
-            []
-            if values is None or values[0] == values[1]
-            else [f"{name}: {values[0]} in A, {values[1]} in B"]
-        )
+    def shape_differences(self, *names: Shape) -> list[ShapeDiffers]:
+        """Those of these numbers that differ."""
+        found = [(name, self.shape(name)) for name in names or SHAPES]
+        return [
+            ShapeDiffers(name=name, a=values[0], b=values[1])
+            for name, values in found
+            if values is not None and values[0] != values[1]
+        ]
 
-    def settings_named(self, *names: str) -> list[str]:
-        """The lane settings among these that differ, in words; `_` and `-` in names are the same."""
-        wanted = {name.replace("-", "_") for name in names}
-        lines = self.setting_differences
-        return [line for line in lines if line.partition(":")[0].replace("-", "_") in wanted]
-
-    @property
-    def shapes_differ(self) -> bool:
-        """The first differing row ran in another execution shape."""
-        return any(self.shape_differences(name) for name in _SHAPES)
+    def settings_of(self, *groups: Group) -> list[SettingDiffers]:
+        """The lane settings of these groups that differ."""
+        wanted = names_of(*groups)
+        return [setting for setting in self.setting_differences if normal(setting.name) in wanted]
 
     @property
     def scored_differently(self) -> bool:
         """One side scored prompt and answer in one pass, the other did not."""
-        return (self.header_a.mode == "golden-prefill") != (self.header_b.mode == "golden-prefill")
+        a, b = (header.mode == "golden-prefill" for header in self.headers)
+        return a != b
 
     @cached_property
     def circumstances(self) -> list[str]:
         """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
-        names = [line.partition(":")[0] for line in self.setting_differences]
+        names = [setting.name for setting in self.setting_differences]
         # A pass that is a prefill on one side has another cache too: one circumstance, not two.
-        shapes = [name for name in _SHAPES if self.shape_differences(name)]
+        shapes: list[str] = [shape.name for shape in self.shape_differences()]
         if "num_tokens" in shapes and "cached_tokens" in shapes:
             shapes.remove("cached_tokens")
         if "batch_size" in shapes and "padded_tokens" in shapes:
             shapes.remove("padded_tokens")
-        if _CHUNKED.intersection(names):  # another chunk is another pass, with another cache before it
+        if TOKENS_OF_A_PASS.intersection(
+            names
+        ):  # another chunk is another pass, with another cache before it
             shapes = [name for name in shapes if name not in ("num_tokens", "cached_tokens")]
-        names = [name for name in names if name not in ("neighbours", "repeat", *shapes)]
-        ignored = {"sampling", "process", "cache", "replica"}
-        a, b = self.header_a.lane.settings, self.header_b.lane.settings
-        told = [(reading(a[name]), reading(b[name])) for name in names if name in a and name in b]
+        names = [name for name in names if name not in (*_NO_CIRCUMSTANCE, *shapes)]
+        a, b = (lane.settings for lane in self.lanes)
+        stated = [(reading(a[name]), reading(b[name])) for name in names if name in a and name in b]
         sections = {
             change.section
             for change in self._known_changes
-            if change.section not in ignored
+            if change.section not in _NO_CIRCUMSTANCES
             # The fingerprint repeats some settings: what a setting says already is not a second difference.
-            and (change.before and change.before.value, change.after and change.after.value) not in told
+            and (change.before and change.before.value, change.after and change.after.value) not in stated
         }
         channels = ["channel"] if self.channels_differ else []
         return list(dict.fromkeys([*names, *shapes, *channels, *sorted(sections)]))
@@ -233,66 +254,63 @@ class Evidence(Commands):
     @property
     def channels_differ(self) -> bool:
         """One side ran eagerly, the other as a graph or compiled, as far as both say."""
-        channels = self.header_a.channel, self.header_b.channel
+        channels = [header.channel for header in self.headers]
         return all(channels) and channels[0] != channels[1]
 
     @cached_property
-    def sampling_differences(self) -> list[str]:
+    def sampling_differences(self) -> list[SamplingDiffers]:
         """Sampling fields whose resolved values differ, with the source of each."""
-        a, b = self._sampling
-        lines: list[str] = []
-        for name in sorted({*a, *b}):
-            one, other = a.get(name), b.get(name)
-            if one is None or other is None:
-                continue
-            if one.resolved != other.resolved:
-                silent = (
-                    " (left silent in the envelope)" if "envelope" not in (one.source, other.source) else ""
-                )
-                lines.append(f"{name}: {_setting(one)} in A, {_setting(other)} in B{silent}")
-        return lines
+        a, b = self.sampling
+        return [
+            SamplingDiffers(
+                name=name,
+                a=a[name].resolved,
+                b=b[name].resolved,
+                source_a=a[name].source,
+                source_b=b[name].source,
+            )
+            for name in sorted({*a} & {*b})
+            if a[name].resolved != b[name].resolved
+        ]
 
     @cached_property
-    def setting_differences(self) -> list[str]:
+    def setting_differences(self) -> list[SettingDiffers]:
         """Lane settings that differ: by what was observed, else by what was resolved.
 
         Of one engine also those that only one lane states, as the arguments of a server are.
         """
-        a, b = self.header_a.lane.settings, self.header_b.lane.settings
+        a, b = ({name: reading(setting) for name, setting in lane.settings.items()} for lane in self.lanes)
         found = [
-            f"{name}: {reading(a[name])} in A, {reading(b[name])} in B"
+            SettingDiffers(name=name, a=a[name], b=b[name])
             for name in sorted({*a} & {*b})
-            if None not in (reading(a[name]), reading(b[name]))
-            and str(reading(a[name])) != str(reading(b[name]))  # a lane may have told a number as a word
-            and name not in _OF_THE_CLIENT
+            if None not in (a[name], b[name])
+            and str(a[name]) != str(b[name])  # a lane may have stated a number as text
+            and name not in OF_THE_CLIENT
         ]
-        if self.header_a.lane.engine == self.header_b.lane.engine:
+        one, other = self.lanes
+        if one.engine == other.engine:
             for name in sorted({*a} ^ {*b}):
-                known, side, other = (a[name], "A", "B") if name in a else (b[name], "B", "A")
-                if known.source == "lane" and reading(known) != NOT_KEPT:
-                    found.append(f"{name}: {reading(known)} in {side}, not stated in {other}")
+                setting = (one if name in a else other).settings[name]
+                if setting.source == "lane" and reading(setting) != NOT_KEPT:
+                    stated_in = SIDES[name in b]
+                    found.append(SettingDiffers(name=name, a=a.get(name), b=b.get(name), stated_in=stated_in))
         return found
 
     @cached_property
-    def dtype_differences(self) -> list[str]:
+    def dtype_differences(self) -> list[DtypeDiffers]:
         """Dtypes of the compared sites, where they differ."""
-        unlike = {
-            (site.dtype, dtype)
-            for site, dtype in zip(self.sites, self.dtypes_b, strict=True)
-            if site.dtype != dtype
-        }
-        return [f"dtype of the observed rows: {a} in A, {b} in B" for a, b in sorted(unlike)]
+        dtypes = zip((site.dtype for site in self.sites), self.dtypes_b, strict=True)
+        return [DtypeDiffers(a=a, b=b) for a, b in sorted({*dtypes}) if a != b]
 
-    @property
-    def _sampling(self) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    @cached_property
+    def sampling(self) -> tuple[dict[str, Setting], dict[str, Setting]]:
+        """The sampling fields of the request that the first difference is of, on both sides."""
         first = self.first_token or self.first_site or self.first_text
-        found: list[dict[str, Setting]] = []
-        for header in (self.header_a, self.header_b):
-            named = [
-                r.sampling for r in header.requests if first is not None and r.request_id == first.request_id
-            ]
-            found.append(named[0] if named else {})
-        return found[0], found[1]
+        a, b = (
+            next((r.sampling for r in header.requests if first and r.request_id == first.request_id), {})
+            for header in self.headers
+        )
+        return a, b
 
 
 def _is_known(fact: Fact | None) -> bool:
@@ -300,7 +318,3 @@ def _is_known(fact: Fact | None) -> bool:
     if fact is None:
         return False
     return fact.unavailable is None or fact.unavailable.startswith(_UNSET)
-
-
-def _setting(setting: Setting) -> str:
-    return f"{json.dumps(setting.resolved)} ({setting.source})"

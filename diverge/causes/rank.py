@@ -1,8 +1,7 @@
-"""The table of causes: for each its evidence, what is missing, how sure it is, and the command to confirm it.
+"""The table of causes and their order: for each the rule that finds it, and how its confirmation is read.
 
-A cause is an entry with one function that looks at the evidence and answers with a finding or None. Several
-apply at once: one explains where numbers began to differ, another why a token flipped. docs/causes.md tells
-the table to people.
+Several causes apply at once: one explains where numbers began to differ, another why a token flipped.
+docs/causes.md explains the table to people; the names of causes for readers are made in present/.
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...schemas.verdict import Cause
-from . import circumstances, interpretation, kv_cache, length, tokens
-from . import module as modules
-from . import prompt as prompts
-from . import reference as references
-from . import sampler as samplers
-from .evidence import Evidence
-from .finding import Confidence, Finding
+from ...schemas.verdict import Cause, Interpretation
+from .evidence import Basis
+from .rules import execution, kv_cache, length, model, module, prompt, reference, sampling
+from .rules.finding import Confidence, Finding
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 _NO_ROUNDING = frozenset(
     {"weights", "model-config", "positions", "kv-cache", "non-finite", "moe-routing", "beyond-rounding"}
 )
 """Causes whose drift is no rounding, so that what it swaps was no tie."""
+_OF_A_LIST: frozenset[Interpretation] = frozenset({"prompts part", "rows not finite"})
+"""How the lists of differing tokens and rows are read; any other list is of changes of the environment."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +28,15 @@ class Entry:
     """One row of the table."""
 
     id: str
-    label: str
-    find: Callable[[Evidence], Finding | None]
-    tells: str
+    find: Callable[[Basis], Finding | None]
+    interpretation: Interpretation
     """How to read what the confirming command gives."""
 
 
-def rank(evidence: Evidence) -> list[Cause]:
+def rank(basis: Basis) -> list[Cause]:
     """All causes that apply: direct proofs first, then by confidence, then in the order of the table; what
-    only tells why a token flipped comes behind what tells where the numbers began to differ."""
-    found = [(entry, finding) for entry in TABLE if (finding := entry.find(evidence)) is not None]
+    only says why a token flipped comes after what says where the numbers began to differ."""
+    found = [(entry, finding) for entry in TABLE if (finding := entry.find(basis)) is not None]
     if any(entry.id in _NO_ROUNDING for entry, _ in found):
         found = [one for one in found if one[0].id != "near-tie"]
     found.sort(
@@ -49,139 +45,65 @@ def rank(evidence: Evidence) -> list[Cause]:
     return [
         Cause(
             id=entry.id,
-            label=finding.label or entry.label,
+            subject=finding.subject,
             evidence=finding.evidence,
-            missing=[*finding.missing, *references.without_reference(entry.id, evidence)],
+            missing=[*finding.missing, *reference.without_reference(entry.id, basis)],
             confidence=finding.confidence,
             confirm=finding.confirm,
-            tells=finding.tells or _tells(entry, finding.confirm),
+            interpretation=finding.interpretation or _interpretation(entry, finding),
         )
         for entry, finding in found
     ]
 
 
-def _tells(entry: Entry, command: str | None) -> str | None:
+def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
     """Where no run can confirm it here, the command lists what changed."""
-    if command is None:
+    if finding.confirm is None:
         return None
-    listed = command.startswith("rip query") and entry.tells not in (
-        interpretation.PARTING,
-        interpretation.NOT_FINITE,
-    )
-    return interpretation.CHANGED if listed else entry.tells
+    listed = finding.confirm.purpose == "show" and entry.interpretation not in _OF_A_LIST
+    return "environment changed" if listed else entry.interpretation
 
 
 TABLE: tuple[Entry, ...] = (
-    Entry("tokenizer", "Equal prompt text, other token ids", prompts.tokenizer, interpretation.PARTING),
-    Entry("prompt-truncated", "One prompt is a part of the other", prompts.truncated, interpretation.PARTING),
-    Entry(
-        "prompt-insertion",
-        "Tokens were put into the prompt or left out",
-        prompts.insertion,
-        interpretation.PARTING,
-    ),
-    Entry("prompt", "The prompts differ", prompts.prompt, interpretation.PARTING),
-    Entry(
-        "length-limit",
-        "One output is longer: another output limit",
-        length.length_limit,
-        interpretation.ENDED,
-    ),
-    Entry(
-        "stop-rule",
-        "One output is longer: a stop rule was not heeded",
-        length.stop_rule,
-        interpretation.ENDED,
-    ),
-    Entry(
-        "length", "One output is longer: a stop rule or a length limit", length.length, interpretation.ENDED
-    ),
-    Entry("non-finite", "Non-finite values", tokens.nonfinite, interpretation.NOT_FINITE),
-    Entry("sampling-contract", "The sampling contract differs", tokens.sampling, interpretation.STATED),
-    Entry("no-seed", "The engine takes no seed", tokens.no_seed, interpretation.UNLIKE),
-    Entry(
-        "seed-scope",
-        "Equal logits: the stream of draws is shared between requests",
-        samplers.seed_scope,
-        interpretation.CHOSEN,
-    ),
-    Entry("rng", "Equal logits, another draw: random state", samplers.rng, interpretation.CHOSEN),
-    Entry(
-        "logits-processing",
-        "Equal logits, processed otherwise: temperature, penalty, bias or constraint",
-        samplers.logits_processing,
-        interpretation.CHOSEN,
-    ),
-    Entry(
-        "candidate-order",
-        "Equal logits and draw: another order of the candidates",
-        samplers.candidate_order,
-        interpretation.CHOSEN,
-    ),
-    Entry(
-        "sampling-filter",
-        "Equal logits and draw: candidates filtered otherwise",
-        samplers.sampling_filter,
-        interpretation.CHOSEN,
-    ),
-    Entry(
-        "sampler",
-        "Equal logits, another token: sampler or random state",
-        samplers.sampler,
-        interpretation.CHOSEN,
-    ),
-    Entry("weights", "The weights differ", tokens.weights, interpretation.CHANGED),
-    Entry("model-config", "The model's configuration differs", tokens.config, interpretation.CHANGED),
-    Entry("dtype", "Another dtype or quantization", circumstances.dtype, interpretation.AS_A),
-    Entry(
-        "not-repeatable", "A run that does not repeat itself", modules.non_repeating, interpretation.UNLIKE
-    ),
-    Entry("batch-rows", "Identical rows of one batch differ", modules.batch_rows, interpretation.UNLIKE),
-    Entry("moe-routing", "Other experts were chosen", modules.routing, interpretation.REPEATED),
-    Entry(
-        "positions", "Other positions, or another table of them", modules.positions, interpretation.REPEATED
-    ),
-    Entry(
-        "kv-cache",
-        "The KV cache: stale, foreign or corrupted entries",
-        kv_cache.kv_cache,
-        interpretation.CACHED,
-    ),
-    Entry("batch-shape", "Another batch shape", circumstances.batch, interpretation.AS_A),
-    Entry("padding", "Another padding", circumstances.padding, interpretation.AS_A),
-    Entry("prefill-decode", "Prefill against decode path", circumstances.paths, interpretation.AS_A),
-    Entry("cache-boundary", "Another cache or chunk boundary", circumstances.cache, interpretation.AS_A),
-    Entry("prefill-chunk", "Another prefill chunking", circumstances.chunks, interpretation.AS_A),
-    Entry("attention-backend", "Another attention backend", circumstances.attention, interpretation.AS_A),
-    Entry("threads", "Other CPU threads or instruction set", circumstances.threads, interpretation.AS_A),
-    Entry("parallel-topology", "Another parallel topology", circumstances.parallel, interpretation.AS_A),
-    Entry("graph-path", "Eager against graph or compiled", circumstances.graph, interpretation.AS_A),
-    Entry("kernel", "Another engine, library or kernel", circumstances.kernels, interpretation.CHANGED),
-    Entry(
-        "beyond-rounding",
-        "Beyond rounding: one side is farther from the reference",
-        references.beyond_rounding,
-        interpretation.MEASURED,
-    ),
-    Entry(
-        "decode-path",
-        "Decoding only: its kernel, its graph or stale weights",
-        kv_cache.decode_path,
-        interpretation.PREFILLED,
-    ),
-    Entry("one-row", "Single wrong rows of a module", modules.one_row, interpretation.REPEATED),
-    Entry("module", "The module itself", modules.module, interpretation.REPEATED),
-    Entry(
-        "moe-routing-behind",
-        "The difference makes routers choose other experts",
-        modules.routing_behind,
-        interpretation.FORCED,
-    ),
-    Entry(
-        "own-draws",
-        "Drawn tokens: each engine has random numbers of its own",
-        samplers.own_draws,
-        interpretation.FORCED,
-    ),
-    Entry("near-tie", "A near tie: the drift flips the choice", tokens.near_tie, interpretation.FORCED),
+    Entry("tokenizer", prompt.tokenizer, "prompts part"),
+    Entry("prompt-truncated", prompt.truncated, "prompts part"),
+    Entry("prompt-insertion", prompt.insertion, "prompts part"),
+    Entry("prompt", prompt.prompt, "prompts part"),
+    Entry("length-limit", length.length_limit, "ends the same"),
+    Entry("stop-rule", length.stop_rule, "ends the same"),
+    Entry("length", length.length, "ends the same"),
+    Entry("non-finite", module.not_finite, "rows not finite"),
+    Entry("sampling-contract", sampling.contract, "state A's value"),
+    Entry("no-seed", sampling.no_seed, "repeats differ"),
+    Entry("seed-scope", sampling.seed_scope, "repeats choose"),
+    Entry("rng", sampling.rng, "repeats choose"),
+    Entry("logits-processing", sampling.logits_processing, "repeats choose"),
+    Entry("candidate-order", sampling.candidate_order, "repeats choose"),
+    Entry("sampling-filter", sampling.sampling_filter, "repeats choose"),
+    Entry("sampler", sampling.sampler, "repeats choose"),
+    Entry("weights", model.weights, "environment changed"),
+    Entry("model-config", model.config, "environment changed"),
+    Entry("dtype", model.dtype, "same setting as A"),
+    Entry("not-repeatable", module.not_repeatable, "repeats differ"),
+    Entry("batch-rows", module.batch_rows, "repeats differ"),
+    Entry("moe-routing", module.routing, "repeats at the same place"),
+    Entry("positions", module.positions, "repeats at the same place"),
+    Entry("kv-cache", kv_cache.kv_cache, "fresh cache"),
+    Entry("batch-shape", execution.batch, "same setting as A"),
+    Entry("padding", execution.padding, "same setting as A"),
+    Entry("prefill-decode", execution.paths, "same setting as A"),
+    Entry("cache-boundary", execution.cache, "same setting as A"),
+    Entry("prefill-chunk", execution.chunks, "same setting as A"),
+    Entry("attention-backend", execution.attention, "same setting as A"),
+    Entry("threads", execution.threads, "same setting as A"),
+    Entry("parallel-topology", execution.parallel, "same setting as A"),
+    Entry("graph-path", execution.graph, "same setting as A"),
+    Entry("kernel", execution.kernels, "environment changed"),
+    Entry("beyond-rounding", reference.beyond_rounding, "ratio over all positions"),
+    Entry("decode-path", kv_cache.decode_path, "rows of one prefill"),
+    Entry("one-row", module.one_row, "repeats at the same place"),
+    Entry("module", module.module, "repeats at the same place"),
+    Entry("moe-routing-behind", module.routing_behind, "forced tokens"),
+    Entry("own-draws", sampling.own_draws, "forced tokens"),
+    Entry("near-tie", sampling.near_tie, "forced tokens"),
 )

@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...schemas.sequences import Agreement, Proportion, RequestAgreement, TraceAgreement
+from ...schemas.sequences import (
+    Agreement,
+    AgreementLimit,
+    AgreementNote,
+    Proportion,
+    RequestAgreement,
+    TraceAgreement,
+)
 from ...schemas.trace import Setting, TraceHeader
-from ..present.format import plural
 from ..reading.columns import RowReader
 from .align import SequenceKey, row_of
 from .pairing import Outputs, Pairing
@@ -162,21 +168,18 @@ def _generated(outputs: Outputs) -> dict[SequenceKey, bytes]:
     return found
 
 
-def _notes(pairing: Pairing, several: bool) -> list[str]:
-    notes: list[str] = []
+def _notes(pairing: Pairing, several: bool) -> list[AgreementLimit]:
+    notes: list[AgreementLimit] = []
     for outputs in (pairing.a, pairing.b):
         header, name = outputs.trace.header, outputs.trace.path.name
         if header.mode != "free":
-            notes.append(f"{name} was forced, so its outputs are not counted")
+            notes.append(AgreementNote(kind="forced", trace=name))
         elif outputs.trace.unfinished:
-            notes.append(f"{name} is of an unfinished run, so its outputs are not counted")
+            notes.append(AgreementNote(kind="unfinished", trace=name))
         elif seeds := _own_seeds(header):
-            notes.append(
-                f"{name}: the n samples of {plural(len(seeds), 'request')} run on seeds of their own, so "
-                "they differ by design and are not counted"
-            )
+            notes.append(AgreementNote(kind="own seeds", trace=name, requests=len(seeds)))
     if not several:
-        notes.append("every request ran once, which says little: several samples of each do (--repeat 8)")
+        notes.append(AgreementNote(kind="one sample"))
     return notes
 
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...schemas.claim import LEVELS, Level
-from ...schemas.verdict import FirstSite, FirstToken, LevelVerdict
-from ..present.format import does, plural
+from ...schemas.findings.reasons import (
+    DtypesDiffer,
+    EngineOf,
+    HashesCompared,
+    Incomplete,
+    Measured,
+    Plain,
+    Reason,
+    TextsCompared,
+    TokensForced,
+    Tolerance,
+    Unseeded,
+)
+from ...schemas.findings.statement import SIDES, Location
+from ...schemas.verdict import FirstSite, FirstToken, LevelVerdict, State
 from .agreement import unseeded
-from .align import describe
+from .align import SequenceKey
 from .pairing import Pairing, TextPair
 from .tally import Tally
 
@@ -33,23 +46,23 @@ def levels(
         "token": _unseeded(pairing) or _token(tally, token, pairing.texts),
         "semantic": _semantic(tally, pairing, token),
     }
-    missing = pairing.missing
     if pairing.texts:
-        why = f"{plural(len(pairing.texts), 'sequence')} could be compared as text only"
+        texts = TextsCompared(texts=len(pairing.texts), about="numbers")
         for name in ("bitwise", "numeric"):
-            if found[name].state == "holds":
-                found[name] = LevelVerdict(state="not comparable", why=f"{why}; {found[name].why}")
-    if any(missing):
-        lacking = "; ".join(
-            f"{side} is incomplete: {plural(count, 'position')} of it {'is' if count == 1 else 'are'} missing"
-            for side, count in zip("AB", missing, strict=True)
-            if count
-        )
-        for name, level in found.items():
-            if level.state == "holds":
-                why = lacking + (f"; {level.why}" if level.why else "")
-                found[name] = LevelVerdict(state="not comparable", why=why)
-    return found
+            found[name] = _unless_holds(found[name], [texts])
+    incomplete = [
+        Incomplete(side=side, positions=count)
+        for side, count in zip(SIDES, pairing.missing, strict=True)
+        if count
+    ]
+    return {name: _unless_holds(level, incomplete) if incomplete else level for name, level in found.items()}
+
+
+def _unless_holds(level: LevelVerdict, limits: Sequence[Reason]) -> LevelVerdict:
+    """A level that would hold cannot be told, because of what limits it."""
+    if level.state != "holds":
+        return level
+    return LevelVerdict(state="not comparable", why=[*limits, *level.why])
 
 
 def strongest(found: dict[str, LevelVerdict]) -> Level | None:
@@ -57,143 +70,134 @@ def strongest(found: dict[str, LevelVerdict]) -> Level | None:
     return next((level for level in LEVELS if found[level].state == "holds"), None)
 
 
-def place(tally: Tally, pair: int, position: int) -> str:
-    """A position of a pair in words."""
-    return f"{describe(tally.pairs[pair].pair.a.key)} position {position}"
+def _location(key: SequenceKey, position: int | None = None, character: int | None = None) -> Location:
+    request_id, sample, cell = key
+    return Location(
+        request_id=request_id, sample=sample, cell=cell or None, position=position, character=character
+    )
 
 
-def _chosen(tally: Tally, pair: int, row: int) -> str:
-    """A distribution in words: it is named by the token that it chose, which comes behind the row."""
-    return place(tally, pair, row + 1)
+def _chosen(tally: Tally, pair: int, row: int) -> Location:
+    """Of a distribution: it is named by the token that it chose, which comes behind the row."""
+    return _location(tally.pairs[pair].pair.a.key, row + 1)
+
+
+def _level(state: State, *why: Reason, where: Location | None = None) -> LevelVerdict:
+    return LevelVerdict(state=state, where=where, why=[*why])
 
 
 def _bitwise(tally: Tally, token: FirstToken | None, site: FirstSite | None) -> LevelVerdict:
     sketched = int(tally.plan.by_sketch.sum())
     if not tally.rows and not tally.logits_compared and not sketched:
-        return LevelVerdict(state="not comparable", why="no row hash and no logits hash is in both traces")
-    logits, rows = plural(tally.logits_compared, "logits hash"), plural(tally.rows, "row hash")
-    by_sketch = f"; {plural(sketched, 'site')} compared by sketch" if sketched else ""
-    hashed = tally.rows or not sketched  # with another dtype at every site no row has a hash to compare
-    counted = f"{f'{rows} and ' if hashed else ''}{logits} compared{by_sketch}"
+        return _level("not comparable", Plain(kind="no hashes"))
+    compared = HashesCompared(
+        rows=tally.rows,
+        rows_differing=tally.rows_differing,
+        logits=tally.logits_compared,
+        logits_differing=tally.logits_differing,
+        sites_by_sketch=sketched,
+        # With different dtypes at every site no row has a hash to compare.
+        by_hash=bool(tally.rows or not sketched),
+    )
     if site is not None and (tally.rows_differing or tally.logits_differing):
-        moved = f"{plural(tally.rows_differing, 'row')} and " if hashed else ""
-        why = f"{moved}{tally.logits_differing:,} logits differ; {counted}"
-        return LevelVerdict(state="fails", where=_site_place(site), why=why)
+        return _level("fails", compared, where=_of_site(site))
     dtypes = zip(tally.plan.sites, tally.plan.dtypes_b, strict=True)
-    if retyped := sum(site.dtype != dtype for site, dtype in dtypes):
-        why = f"{plural(retyped, 'site')} with another dtype: no bits of theirs can be equal"
-        return LevelVerdict(state="fails", why=why)
+    if retyped := sum(one.dtype != dtype for one, dtype in dtypes):
+        return _level("fails", DtypesDiffer(sites=retyped))
     if sketched and site is not None:
-        return LevelVerdict(state="fails", where=_site_place(site), why=f"sketches differ; {counted}")
+        return _level("fails", Plain(kind="sketches differ"), compared, where=_of_site(site))
     if token is not None:
-        where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
-        return LevelVerdict(state="fails", where=where, why=f"the tokens differ; {counted}, all equal")
+        return _level("fails", Plain(kind="tokens differ"), compared, where=_of_token(token))
     if sketched:
-        why = f"the traces use different row hashes, so equal bits cannot be proved; {counted}"
-        return LevelVerdict(state="not comparable", why=why)
-    return LevelVerdict(state="holds", why=counted)
+        return _level("not comparable", Plain(kind="different row hashes"), compared)
+    return _level("holds", compared)
 
 
-def _site_place(site: FirstSite) -> str:
-    occurrence = f"#{site.occurrence}" if site.occurrence else ""
-    label = f"{site.site}{occurrence}" + (f":{site.part}" if site.part else "")
-    return f"request {site.request_id!r} sample {site.sample} position {site.position} site {label}"
+def _of_site(site: FirstSite) -> Location:
+    return Location(request_id=site.request_id, sample=site.sample, position=site.position, site=site.label())
+
+
+def _of_token(token: FirstToken, step: int | None = None) -> Location:
+    return Location(request_id=token.request_id, sample=token.sample, position=token.position, step=step)
 
 
 def _numeric(tally: Tally, bitwise: LevelVerdict) -> LevelVerdict:
-    at = f" at {_chosen(tally, *tally.largest_at)}" if tally.largest_at else ""
-    over = f"over {tally.steps_with_logits:,} of {tally.positions:,} comparable positions"
-    measured = f"largest {tally.kind} difference {tally.largest:.4g}{at}, {over}"
-    if tally.kind == "logprob" and tally.steps_identical == tally.steps_with_logits:
-        measured = f"the candidates' logprobs are equal bit for bit, {over}"
+    measured = Measured(
+        of=tally.kind,
+        largest=tally.largest,
+        at=_chosen(tally, *tally.largest_at) if tally.largest_at else None,
+        compared=tally.steps_with_logits,
+        comparable=tally.positions,
+        identical=tally.kind == "logprob" and tally.steps_identical == tally.steps_with_logits,
+    )
     if bitwise.state == "holds":
-        return LevelVerdict(state="holds", why=f"bitwise holds; {measured}")
+        return _level("holds", Plain(kind="bitwise holds"), measured)
     if not tally.steps_with_logits:
-        return LevelVerdict(
-            state="not comparable",
-            why="no position has a candidate that both traces list with its logit or logprob",
-        )
+        return _level("not comparable", Plain(kind="no common candidate"))
     if tally.tolerance is None:
-        return LevelVerdict(state="not stated", why=f"no tolerance was stated; {measured}")
-    stated = f"{measured}; tolerance {tally.tolerance:g}"
+        return _level("not stated", Plain(kind="no tolerance"), measured)
+    stated = measured, Tolerance(value=tally.tolerance)
     if tally.over is not None:
-        return LevelVerdict(state="fails", where=_chosen(tally, *tally.over), why=stated)
-    return LevelVerdict(state="holds", why=stated)
+        return _level("fails", *stated, where=_chosen(tally, *tally.over))
+    return _level("holds", *stated)
 
 
 def _unseeded(pairing: Pairing) -> LevelVerdict | None:
-    """No verdict on tokens, where no run can be asked to come again; None: it can."""
-    sides = zip("AB", (pairing.a.trace.header, pairing.b.trace.header), strict=True)
-    without = [f"{header.lane.engine} ({side})" for side, header in sides if unseeded(header)]
-    if not without:
-        return None
-    takes = "take" if len(without) > 1 else "takes"
-    why = f"{' and '.join(without)} {takes} no seed, so no run can be held to tokens: see the agreement"
-    return LevelVerdict(state="not comparable", why=why)
+    """No verdict on tokens, where no run can be repeated with the same draws; None: it can."""
+    headers = zip(SIDES, (pairing.a.trace.header, pairing.b.trace.header), strict=True)
+    without = [EngineOf(side=side, engine=header.lane.engine) for side, header in headers if unseeded(header)]
+    return _level("not comparable", Unseeded(engines=without)) if without else None
 
 
 def _semantic(tally: Tally, pairing: Pairing, token: FirstToken | None) -> LevelVerdict:
     in_prompt = token is not None and token.step is None
     if in_prompt or any(text.same_prompt is False for text in pairing.texts):
-        return LevelVerdict(state="not comparable", why="the prompts are not the same")
+        return _level("not comparable", Plain(kind="prompts differ"))
     forced = [outputs.trace.header.mode != "free" for outputs in (pairing.a, pairing.b)]
     if tally.forced or any(forced):
-        return LevelVerdict(state="not comparable", why="the texts were forced, not generated")
+        return _level("not comparable", Plain(kind="texts forced"))
     parted = [state.pair for state in tally.pairs if state.pair.divergence is not None]
     equal = [pairing.texts_equal(pair) for pair in parted]
     texts = [text.difference is None for text in pairing.texts]
     if False in equal or False in texts:
-        why = "the texts differ and nothing scored them"
-    elif None in equal:
-        why = "the tokens differ, and the texts are not recorded"
-    elif parted:
-        return LevelVerdict(state="holds", why="the texts are equal, though their token ids are not")
-    else:
-        by_ids = "the token ids are identical" if tally.pairs else ""
-        by_text = f"{plural(len(texts), 'text')} compared: equal" if texts else ""
-        return LevelVerdict(state="holds", why="; ".join(filter(None, (by_ids, by_text))))
-    return LevelVerdict(state="not comparable", why=why)
+        return _level("not comparable", Plain(kind="texts not scored"))
+    if None in equal:
+        return _level("not comparable", Plain(kind="texts not recorded"))
+    if parted:
+        return _level("holds", Plain(kind="texts equal, tokens not"))
+    why: list[Reason] = [Plain(kind="tokens equal")] if tally.pairs else []
+    if texts:
+        why.append(TextsCompared(texts=len(texts), about="texts"))
+    return _level("holds", *why)
 
 
 def _texts(texts: Sequence[TextPair]) -> LevelVerdict:
     """The token level of sequences that are compared as text."""
     differing = [text for text in texts if text.difference is not None]
     provable = [text for text in differing if text.same_prompt]
+    prompts = {text.same_prompt for text in differing}
+    same = True if provable else None if not differing or None in prompts else False
+    compared = TextsCompared(texts=len(texts), differing=len(differing), same_prompt=same, about="tokens")
     if provable:
-        first = provable[0]
-        where = f"{describe(first.key)} character {first.difference}"
-        count = f"{len(differing):,} of {plural(len(texts), 'text')} {does(len(differing), 'differ')}"
-        why = f"the prompts are the same, and {count}"
-        return LevelVerdict(state="fails", where=where, why=why)
-    told = f"{plural(len(texts), 'sequence')} compared as text only"
-    if not differing:
-        why = f"{told}: equal texts do not prove equal tokens"
-    elif any(text.same_prompt is None for text in differing):
-        why = f"{told}: texts differ, and whether the prompts are the same is not known"
-    else:
-        why = f"{told}: texts differ, and so do the prompts"
-    return LevelVerdict(state="not comparable", why=why)
+        where = _location(provable[0].key, character=provable[0].difference)
+        return _level("fails", compared, where=where)
+    return _level("not comparable", compared)
 
 
 def _token(tally: Tally, token: FirstToken | None, texts: Sequence[TextPair]) -> LevelVerdict:
     if token is not None:
-        where = f"request {token.request_id!r} sample {token.sample} position {token.position}"
-        return LevelVerdict(
-            state="fails", where=where + (f" step {token.step}" if token.step is not None else "")
-        )
+        return _level("fails", where=_of_token(token, token.step))
     if texts:
         return _texts(texts)
     if not tally.forced:
-        return LevelVerdict(state="holds")
+        return _level("holds")
     flips = [state for state in tally.pairs if state.flip is not None]
-    forced = f"{tally.forced:,} of {tally.generated:,} generated tokens were forced: that proves nothing"
-    if flips and flips[0].flip is not None:
-        where = place(tally, flips[0].pair.index, flips[0].flip)
-        return LevelVerdict(
-            state="fails", where=where, why=f"{forced}; there the two sides' own most likely tokens differ"
-        )
-    if tally.forced_unknown == tally.forced:
-        return LevelVerdict(state="not comparable", why=f"{forced}, and no own choices are recorded")
-    seen, unknown = tally.forced - tally.forced_unknown, tally.forced_unknown
-    agree = f"agree at all {seen:,}" if not unknown else f"agree at {seen:,} and are not told at {unknown:,}"
-    return LevelVerdict(state="holds", why=f"{forced}; the sides' own most likely tokens {agree} of them")
+    forced = TokensForced(
+        forced=tally.forced,
+        generated=tally.generated,
+        unknown=tally.forced_unknown,
+        choices_differ=bool(flips),
+    )
+    if flips:
+        return _level("fails", forced, where=_location(flips[0].pair.a.key, flips[0].flip))
+    return _level("not comparable" if tally.forced_unknown == tally.forced else "holds", forced)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -131,7 +132,7 @@ class Tally:
             row += run.comparable
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["logit", "logprob", "logit or logprob"]:
         """What the differences are differences of."""
         if not self.steps_by_logprob:
             return "logit"

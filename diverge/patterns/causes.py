@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
-from ...schemas.change import Change
-from ...schemas.reference import Reference
 from ...schemas.trace import Request
 from ...schemas.verdict import Cause
-from ..causes.first_difference import causes, diverging, first_site, first_token
+from ..causes.diagnose import Compared, diagnose
+from ..causes.first_difference import first_differences
 from ..comparison.tally import PairState, Tally
 from ..reading.load import Trace
 
@@ -18,38 +16,24 @@ MOST_DIAGNOSED = 1000
 """Diverging sequences that are looked at."""
 
 
-def causes_by_sequence(
-    tally: Tally,
-    a: Trace,
-    b: Trace,
-    names: tuple[Path, Path, Path],
-    changes: list[Change],
-    first: list[Cause],
-    reference: Reference | None = None,
-) -> dict[int, list[str]]:
+def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list[str]]:
     """Ids of the causes, by rank, of each of the first `MOST_DIAGNOSED` diverging pairs.
 
     Args:
-        tally: What was compared.
-        a: The trace A.
-        b: The trace B.
-        names: The paths of A, B and the result.
-        changes: Fingerprint drift from A to B.
+        compared: Two traces, compared.
         first: The causes of the whole comparison, which are those of its first diverging pair.
-        reference: How both sides lie to a reference trace, where one was given.
     """
+    tally, a, b = compared.tally, compared.a, compared.b
     parted = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
-    known = diverging(tally)
-    asked = _by_request(a), _by_request(b)
+    requests = _by_request(a), _by_request(b)
     found: dict[int, list[str]] = {}
     for state in parted:
-        if state is known and state.first_position is not None:
+        if state is parted[0] and state.first_position is not None:
             found[state.pair.index] = [cause.id for cause in first]
             continue
-        alone = _alone(tally, state)
-        one, other = (_only(trace, state, said) for trace, said in zip((a, b), asked, strict=True))
-        token, site = first_token(alone, one, other), first_site(alone, one, other)
-        ranked = causes(alone, one, other, names, changes, token, site, None, reference)
+        one, other = (_only(trace, state, known) for trace, known in zip((a, b), requests, strict=True))
+        alone = replace(compared, tally=_alone(tally, state), a=one, b=other)
+        ranked = diagnose(alone, first_differences(alone.tally, one, other))
         found[state.pair.index] = [cause.id for cause in ranked]
     return found
 
@@ -61,9 +45,9 @@ def _by_request(trace: Trace) -> dict[str, list[Request]]:
     return found
 
 
-def _only(trace: Trace, state: PairState, asked: dict[str, list[Request]]) -> Trace:
+def _only(trace: Trace, state: PairState, known: dict[str, list[Request]]) -> Trace:
     """The trace as if this request were its only one: causes go through all that the header lists."""
-    requests = asked.get(state.pair.a.key[0], [])
+    requests = known.get(state.pair.a.key[0], [])
     return replace(trace, header=trace.header.model_copy(update={"requests": requests}))
 
 

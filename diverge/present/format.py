@@ -30,12 +30,12 @@ def drift(value: float | None) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def drift_words(value: float | None) -> str:
-    """How large the difference of a row that differs is: it may be less than a row's summary shows."""
+def drift_size(value: float | None) -> str:
+    """How large the difference of a differing row is; it may be less than a sketch resolves."""
     if value is not None and math.isnan(value):
-        return "a value is not finite, so the drift has no size"
+        return "a value is not finite"
     if value == 0:
-        return "its drift is too small for the recorded summary of a row"
+        return "drift below the sketch's resolution"
     return f"relative drift {drift(value)}"
 
 
@@ -43,7 +43,7 @@ def drift_cell(value: float | None) -> str:
     """The same in a table."""
     if value is not None and math.isnan(value):
         return "not finite"
-    return "too small to tell" if value == 0 else drift(value)
+    return "below resolution" if value == 0 else drift(value)
 
 
 def moment(time: str) -> str:
@@ -154,7 +154,7 @@ def quoted_token(token_id: int, texts: dict[str, str]) -> str:
     if text is None:
         return f"token {token_id}"
     if BROKEN in text:
-        return f"token {token_id}, a part of a character"
+        return f"token {token_id}, part of a character"
     shown = "".join(part for _, part in pieces(text.strip(" ") or text, spaces=not text.strip(" ")))
     return f"“{shown.replace(chr(10), '')}” ({token_id})"
 

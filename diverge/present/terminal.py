@@ -1,4 +1,4 @@
-"""What `rip diverge` says on the terminal: the verdict in words, drift by layer, causes, what to do next."""
+"""What `rip diverge` prints: the verdict, drift by layer, causes, and the next command."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.claim import LEVELS
-from .agreement import agreement_rows, text_sides, unique_line
+from .findings.commands import in_shell
+from .findings.interpretation import how_to_read
+from .findings.labels import label
+from .findings.sentence import sentence
 from .format import drift, number, plain, plural
-from .patterns import pattern_lines, reference_lines
-from .verdict import headline, is_cut, logprob_line, second_line
+from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
+from .verdict import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ def print_summary(
     """Print a verdict for people.
 
     Args:
-        console: Where to; stderr.
+        console: Of stderr.
         verdict: The verdict.
         folder: The result folder, for totals by site and for the next command.
         headers: Headers of A and B, for token text.
@@ -70,12 +73,12 @@ def _print_all(
     if verdict.reference is not None:
         _print_list(console, "Against the reference", reference_lines(verdict.reference))
     if verdict.patterns is not None:
-        title = f"Over {plural(verdict.patterns.sequences, 'sequence')}"
+        title = f"Patterns over {plural(verdict.patterns.sequences, 'sequence')}, with 95 % intervals"
         _print_list(console, title, pattern_lines(verdict.patterns))
     _print_causes(console, verdict)
     changes = [f"{change.name} ({_risk(change)})" for change in verdict.changes]
     _print_list(console, f"{plural(len(changes), 'fingerprint change')} from A to B", changes)
-    _print_list(console, "Not seen", verdict.not_seen)
+    _print_list(console, "Limits", [sentence(one) for one in verdict.not_seen])
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
@@ -83,11 +86,11 @@ def _print_all(
 
 
 def print_zoom(console: Console, verdict: Verdict) -> None:
-    """Print what zoom found, where it looked at something."""
+    """Print what zoom found; nothing where it did not run."""
     if verdict.zoom is None:
         return
     console.print()
-    where = f"{verdict.zoom.site or 'the logits'} at position {verdict.zoom.position}"
+    where = f"{verdict.zoom.site or 'logits'} at position {verdict.zoom.position}"
     console.print(Text(f"Zoom: {plain(where)}", style="bold"))
     for line in zoom_lines(verdict.zoom):
         _line(console, 2, plain(line))
@@ -96,9 +99,9 @@ def print_zoom(console: Console, verdict: Verdict) -> None:
 def _risk(change: Change) -> str:
     for side, known in (("A", change.before), ("B", change.after)):
         if known is None or known.unavailable is not None:
-            return f"not known in {side}"
+            return f"unknown in {side}"
     if not change.has_rule:
-        return "no rule, replay to know"
+        return "no rule: replay to find out"
     return f"{change.risk} at risk" if change.risk else "no level at risk"
 
 
@@ -108,23 +111,24 @@ def _print_diverging(console: Console, verdict: Verdict, folder: Path) -> None:
         return
     columns = ["request_id", "sample", "diverged", "divergence_step"]
     rows = pq.read_table(folder / "sequences.parquet", columns=columns, filters=[("diverged", "=", True)])
-    said = [
+    named = [
         plain(row["request_id"])
         + (f" sample {row['sample']}" if row["sample"] else "")
         + ("" if row["divergence_step"] is None else f" step {row['divergence_step']}")
         for row in rows.slice(0, _SHOWN).to_pylist()
     ]
     more = f" and {rows.num_rows - _SHOWN:,} more" if rows.num_rows > _SHOWN else ""
-    _line(console, 0, f"Diverging: {', '.join(said)}{more}.")
+    _line(console, 0, f"Diverging: {', '.join(named)}{more}.")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for level in LEVELS:
         judged = verdict.levels[level]
-        said = "; ".join(plain(text) for text in (judged.where, judged.why) if text)
         table.add_row(
-            Text(level), Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")), Text(said)
+            Text(level),
+            Text(judged.state, style=_STATE_STYLE.get(judged.state, "yellow")),
+            Text(level_reason(judged)),
         )
     console.print(Padding(table, (1, 0, 0, 2), expand=False))
 
@@ -146,7 +150,7 @@ def _print_token(console: Console, verdict: Verdict, headers: tuple[TraceHeader,
     if gap is None:
         kind, gap = "logprob", first.max_abs_logprob_diff
     if gap is not None:
-        console.print(Text(f"  largest {kind} difference there: {number(gap)}"))
+        console.print(Text(f"  largest {kind} difference at that step: {number(gap)}"))
 
 
 def _print_text(console: Console, verdict: Verdict) -> None:
@@ -171,11 +175,11 @@ def _print_agreement(console: Console, verdict: Verdict) -> None:
         table.add_row(*(Text(cell) for cell in row))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
     if any(side is not None for side in (found.a, found.b, found.both)):
-        _line(console, 2, "TARr@N: the share of requests whose N samples are all equal", "dim")
+        _line(console, 2, "TARr@N: share of requests whose N samples are all equal", "dim")
     if unique := unique_line(found):
         _line(console, 2, unique)
     for note in found.notes:
-        _line(console, 2, plain(note), "dim")
+        _line(console, 2, plain(sentence(note)), "dim")
 
 
 def _print_drift(console: Console, folder: Path) -> None:
@@ -186,8 +190,8 @@ def _print_drift(console: Console, folder: Path) -> None:
     for site in totals:
         layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
         if layer and (site["compared"] or site["by_sketch"]):
-            number_ = int(layer[1])
-            by_layer[number_] = max(by_layer.get(number_, 0.0), site["drift_p50"] or 0.0)
+            index = int(layer[1])
+            by_layer[index] = max(by_layer.get(index, 0.0), site["drift_p50"] or 0.0)
     moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
     if not moved:
         return
@@ -196,12 +200,9 @@ def _print_drift(console: Console, folder: Path) -> None:
     line = "".join(_bar(by_layer[layer], low, high) if layer in by_layer else "?" for layer in layers)
     console.print()
     console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
-    console.print(
-        Text(
-            f"  median relative drift of differing rows, {drift(min(moved))} to {drift(max(moved))}; · equal"
-            + ("; ? not observed" if "?" in line else "")
-        )
-    )
+    span = drift(max(moved)) if low == high else f"{drift(min(moved))} to {drift(max(moved))}"
+    unseen = "; ? not observed" if "?" in line else ""
+    console.print(Text(f"  median relative drift of differing rows: {span}; · equal{unseen}"))
 
 
 def _bar(value: float, low: float, high: float) -> str:
@@ -217,15 +218,15 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        console.print(Text(f"  {rank}. {cause.label} ({cause.confidence} confidence)"))
-        for line in cause.evidence[:_SHOWN]:
-            _line(console, 5, plain(line))
-        for line in cause.missing:
-            _line(console, 5, f"missing: {plain(line)}", "dim")
+        _item(console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence)")
+        for found in cause.evidence[:_SHOWN]:
+            _item(console, 5, "- ", plain(sentence(found)))
+        for missing in cause.missing:
+            _item(console, 5, "- ", f"missing evidence: {plain(sentence(missing))}", "dim")
         if cause.confirm:
-            _command(console, 5, f"confirm: {plain(cause.confirm)}", "cyan")
-        if cause.tells:
-            _line(console, 5, f"how to read it: {plain(cause.tells)}", "dim")
+            _command(console, 5, f"confirm: {plain(in_shell(cause.confirm))}", "cyan")
+        if reading := how_to_read(cause):
+            _line(console, 5, f"how to read it: {plain(reading)}", "dim")
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:
@@ -234,7 +235,7 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
     console.print()
     console.print(Text(title, style="bold"))
     for line in lines[:_SHOWN]:
-        _line(console, 2, plain(line))
+        _item(console, 2, "- ", plain(line))
     if len(lines) > _SHOWN:
         console.print(Text(f"  … and {len(lines) - _SHOWN} more", style="dim"))
 
@@ -245,6 +246,16 @@ def _line(console: Console, indent: int, text: str, style: str = "") -> None:
         console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False), soft_wrap=False)
     else:
         _command(console, indent, text, style)
+
+
+def _item(console: Console, indent: int, mark: str, text: str, style: str = "") -> None:
+    """A line of a list: wrapped behind its mark on a terminal, one line in a log."""
+    if console.is_terminal:
+        grid = Table.grid()
+        grid.add_row(Text(mark, style=style), Text(text, style=style))
+        console.print(Padding(grid, (0, 0, 0, indent), expand=False))
+    else:
+        _command(console, indent, mark + text, style)
 
 
 def _command(console: Console, indent: int, text: str, style: str) -> None:

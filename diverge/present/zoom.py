@@ -1,4 +1,4 @@
-"""What zoom found, in words: the op, what the transplant proves, whether the re-runs repeat the traces."""
+"""Sentences on a zoom: the op, what the transplant (activation patching) proves, whether re-runs repeat."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def proof_line(zoom: Zoom) -> str:
         return f"not proven: {found.why}" if found.why else "not proven"
     if found.state == "proven" and [origin.site for origin in found.origins] == ["logits"]:
         where = _at(found.origins)
-        return f"proven: every row of B is A's, and its logits differ ({where}): the head is the origin"
+        return f"proven: all rows of B equal A's and its logits differ ({where}): the head is the origin"
     sites = _sites(found)
     if found.state == "not proven":
-        return f"not proven: with A's rows at {sites} B does not follow A: {found.why}"
+        return f"not proven: with A's rows at {sites}, B does not follow A: {found.why}"
     count = len(found.origins)
     start = f"proven, {plural(count, 'origin')}" if count > 1 else "proven"
     if not zoom.seen_again:
-        start += " for the re-runs"
-    return f"{start}: with A's rows at {sites} B follows A to position {found.last}: {_logits(found)}"
+        start += " for the re-runs only"
+    return f"{start}: with A's rows at {sites}, B follows A to position {found.last}, {_logits(found)}"
 
 
 def _logits(found: Transplant) -> str:
@@ -46,19 +46,19 @@ def _logits(found: Transplant) -> str:
 
 
 def _sites(found: Transplant) -> str:
-    """Where A's rows were put in; the same module of many layers told once."""
+    """Where A's rows were put in; the same module of many layers is named once."""
     kinds: dict[str, list[TransplantedSite]] = {}
     head = [origin for origin in found.origins if origin.site == "logits"]
     for origin in found.origins:
         if origin in head:
             continue
         kinds.setdefault(re.sub(r"(^|\.)\d+(?=\.|$|:)", r"\1N", origin.site), []).append(origin)
-    told = [
+    named = [
         f"{kind if len(origins) > 1 else origins[0].site} ({_at(origins)})"
         for kind, origins in list(kinds.items())[:_SHOWN_SITES]
     ]
-    left = len(kinds) - len(told)
-    rows = ", ".join(told) + (f" and {left} more kinds of site" if left else "")
+    left = len(kinds) - len(named)
+    rows = ", ".join(named) + (f" and {left} more kinds of site" if left else "")
     return rows + (f" and A's logits ({_at(head)})" if head else "")
 
 
@@ -79,20 +79,20 @@ def _details(finding: OpFinding) -> list[str]:
         gap = "" if finding.max_abs_diff is None else f", largest difference {number(finding.max_abs_diff)}"
         lines.append(f"{finding.differing} of {finding.elements} elements differ{_rows(finding)}{gap}")
     one_op = len(finding.a) == len(finding.b) == 1
-    if one_op and _shape_words(finding.a[0]) == _shape_words(finding.b[0]):
-        lines.append(f"A and B: {_shape_words(finding.a[0])}")
+    if one_op and _signature(finding.a[0]) == _signature(finding.b[0]):
+        lines.append(f"A and B: {_signature(finding.a[0])}")
     else:
         for name, ops, beyond in (("A", finding.a, finding.left_out_a), ("B", finding.b, finding.left_out_b)):
             listed = ops if one_op else _computing(ops)
-            lines += [f"{name}: {op.op} {_shape_words(op)}" for op in listed[:_SHOWN_OPS]]
+            lines += [f"{name}: {op.op} {_signature(op)}" for op in listed[:_SHOWN_OPS]]
             more = max(0, len(listed) - _SHOWN_OPS) + beyond
             lines += [f"{name}: and {more} more"] if more else []
     if finding.hints_a != finding.hints_b:
-        told = [
+        hints = [
             f"{key} {value} in A, {finding.hints_b.get(key, 'absent')} in B"
             for key, value in finding.hints_a.items()
         ]
-        lines.append(f"kernels are chosen by: {'; '.join(told)}")
+        lines.append(f"kernel selection: {'; '.join(hints)}")
     elif finding.hints_a and finding.kind in ("op", "block"):
         lines.append("kernels: " + ", ".join(f"{key} {value}" for key, value in finding.hints_a.items()))
     return lines
@@ -108,11 +108,11 @@ def _rows(finding: OpFinding) -> str:
 
 
 def _computing(ops: list[ZoomOp]) -> list[ZoomOp]:
-    """Ops with another memory behind their output than before; all where there is none."""
+    """Ops that write a new output; all where every op is a view."""
     return [op for op in ops if not is_view(op.op)] or ops
 
 
-def _shape_words(op: ZoomOp) -> str:
+def _signature(op: ZoomOp) -> str:
     inputs = ", ".join(
         f"{tensor.parameter or tensor.name} {tensor.dtype}{tensor.shape}"
         + ("" if _is_dense(tensor.shape, tensor.stride) else f" strides {tensor.stride}")
@@ -135,5 +135,5 @@ def _repeats(name: str, found: SideCheck) -> str:
     if found.state == "repeated":
         return f"{name} repeats its trace ({found.rows:,} row hashes equal)"
     if found.state == "not recorded":
-        return f"{name}'s trace holds no row to check the re-run with"
-    return f"{name} does not repeat its trace: {found.where} is another row here"
+        return f"{name}'s trace has no row to check the re-run against"
+    return f"{name} does not repeat its trace: the row at {found.where} differs"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...schemas.findings.statement import SIDES
+from ...schemas.reference import NotJudged
 from ...schemas.trace import TraceHeader
 from ..reading.load import Trace
 from .rows import Distances
@@ -35,27 +37,21 @@ def main_dtypes(
     return a, b, r
 
 
-def too_coarse(dtypes: tuple[str, str, str]) -> str | None:
+def too_coarse(dtypes: tuple[str, str, str]) -> NotJudged | None:
     """Why a reference of this dtype cannot tell rounding, if so."""
     a, b, reference = (EPSILON.get(name) for name in dtypes)
     if reference is None:
         return None
-    coarse = [
-        f"{side}'s {name}"
-        for side, name, own in (("A", dtypes[0], a), ("B", dtypes[1], b))
-        if own and own <= reference
-    ]
+    sides = zip(SIDES, dtypes, (a, b), strict=False)
+    coarse = {side: name for side, name, own in sides if own and own <= reference}
     if not coarse:
         return None
     finest = min(own for own in (a, b) if own)
     enough = "float32" if EPSILON["float32"] < finest else "float64"
-    return (
-        f"the reference's {dtypes[2]} is no finer than {' and '.join(coarse)}, so its own rounding is as "
-        f"large as what it should measure; make one with --set dtype={enough}"
-    )
+    return NotJudged(kind="too coarse", coarser_than=coarse, dtype=dtypes[2], enough=enough)
 
 
-def of_another_model(a: Trace, b: Trace, reference: Trace) -> str | None:
+def of_another_model(a: Trace, b: Trace, reference: Trace) -> NotJudged | None:
     """Both sides would be equally far from it, and that would look like rounding."""
     known: list[object] = []
     for header in (a.header, b.header, reference.header):
@@ -63,7 +59,7 @@ def of_another_model(a: Trace, b: Trace, reference: Trace) -> str | None:
         known.append(None if fact is None or fact.unavailable is not None else fact.value)
     if None in known or known[2] in known[:2]:
         return None
-    return "it was made with another model than A's and B's, by their fingerprints"
+    return NotJudged(kind="different model")
 
 
 def expected_ratio(dtypes: tuple[str, str, str]) -> float:

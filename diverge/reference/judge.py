@@ -13,10 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from ...schemas.reference import Reference, ReferenceSite
+from ...schemas.reference import Limit, NotJudged, Reference, ReferenceNote, ReferenceSite
 from ..comparison.align import Pair
-from ..present.format import plural
-from ..present.reference import sentence
 from ..reading.load import Trace
 from . import stats
 from .fitness import EPSILON, expected_ratio, main_dtypes, of_another_model, too_coarse
@@ -53,7 +51,7 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
         BadInput: A trace is damaged.
     """
     found = read_distances(list(pairs), a, b, reference, list(noise))
-    if isinstance(found, str):
+    if isinstance(found, NotJudged):
         return Judged(_not_judged(reference, found, ("", "", ""), len(noise)))
     dtypes = main_dtypes(found, (a.header, b.header, reference.header))
     why = of_another_model(a, b, reference) or too_coarse(dtypes)
@@ -72,10 +70,11 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
     ]
     needed, most = stats.rows_needed(len(found.labels)), float(shifts[0].effective.max(initial=0))
     if why is None and most < needed:
-        why = (
-            f"{plural(len(found.position), 'position')} of {plural(len(np.unique(found.pair)), 'sequence')} "
-            f"are worth {int(most)} independent ones, and {needed} are needed for {len(found.labels)} sites; "
-            "replay more or longer requests, or B with A's tokens forced (--mode golden-decode)"
+        why = NotJudged(
+            kind="too few rows",
+            sequences=len(np.unique(found.pair)),
+            independent=int(most),
+            needed=int(needed),
         )
     if why is not None:
         return Judged(_not_judged(reference, why, dtypes, len(noise), found), found, shifts[0])
@@ -127,9 +126,6 @@ def _decide(
     return Reference(
         path=str(reference.path),
         verdict=verdict,
-        sentence=sentence(
-            verdict, first, output, count, len(found.labels), dtypes, expected, single is not None
-        ),
         dtype_a=dtypes[0],
         dtype_b=dtypes[1],
         dtype_reference=dtypes[2],
@@ -140,6 +136,7 @@ def _decide(
         sites_farther=count,
         first=first,
         separated=separated,
+        single_rows=single is not None,
         output=output,
         repeats=repeats,
         notes=_notes(found, repeats, dtypes),
@@ -222,35 +219,33 @@ def _band(x: np.ndarray, pair: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(ends), ends, 0.0)
 
 
-def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str], judged: bool = True) -> list[str]:
-    notes: list[str] = []
+def _notes(found: Distances, repeats: int, dtypes: tuple[str, str, str], judged: bool = True) -> list[Limit]:
+    notes: list[Limit] = []
     if len(found.position) < found.covered:
-        notes.append(
-            f"{len(found.position):,} of {found.covered:,} covered positions were read, evenly chosen"
-        )
+        notes.append(ReferenceNote(kind="some positions", rows=len(found.position), covered=found.covered))
     known = {name for names in found.dtypes for name in names[:2] if name}
     if unknown := sorted(known - EPSILON.keys()):
-        notes.append(f"no epsilon is known of {', '.join(unknown)}, so nothing is expected of the dtypes")
+        notes.append(ReferenceNote(kind="unknown dtypes", dtypes=unknown))
     if judged and len(np.unique(found.pair)) < FEW:
-        notes.append(
-            "few sequences: what belongs to one cannot be told from what belongs to a side, so only a shift "
-            "beyond all rows of the other side counts; give more"
-        )
+        notes.append(ReferenceNote(kind="few sequences"))
     if repeats:
         moved = [float(np.nanmax(gap, initial=0.0)) for gap in found.apart]
-        same = sum(gap == 0 for gap in moved)
-        said = f"{same} of {repeats} repeats of A equal A" if same else "no repeat of A equals A"
-        notes.append(f"noise: {said}; the largest distance between A and a repeat is {max(moved):.2g}")
+        equal = sum(gap == 0 for gap in moved)
+        notes.append(ReferenceNote(kind="noise", repeats=repeats, equal=equal, largest=max(moved)))
     return notes
 
 
 def _not_judged(
-    reference: Trace, why: str, dtypes: tuple[str, str, str], repeats: int, found: Distances | None = None
+    reference: Trace,
+    why: NotJudged,
+    dtypes: tuple[str, str, str],
+    repeats: int,
+    found: Distances | None = None,
 ) -> Reference:
     return Reference(
         path=str(reference.path),
         verdict="not judged",
-        sentence=f"Neither side can be judged against the reference: {why}.",
+        why=why,
         dtype_a=dtypes[0],
         dtype_b=dtypes[1],
         dtype_reference=dtypes[2],

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ...schemas.reference import NotJudged
 from ...schemas.trace import SKETCH_SIZE
 from ..comparison.align import IndexedSequence, Pair, SequenceKey, first_divergence, index_sequences
 from ..comparison.site_plan import SitePlan, plan_sites
@@ -52,7 +53,7 @@ class Distances:
 
 def read_distances(
     pairs: list[Pair], a: Trace, b: Trace, reference: Trace, noise: list[Trace]
-) -> Distances | str:
+) -> Distances | NotJudged:
     """Read what can be compared.
 
     Returns:
@@ -93,7 +94,7 @@ def read_distances(
     ]
     kind, logits = _logit_distances(traces, joined)
     if not names and not kind:
-        return "the reference shares neither sites (with sketches of one kind) nor distributions with A and B"
+        return NotJudged(kind="nothing shared")
     if kind:
         names, dtypes = [*names, kind], [*dtypes, ("", "", "")]
         columns = [extra[:, None] for extra in logits]
@@ -113,23 +114,14 @@ def read_distances(
     )
 
 
-def _nothing_shared(pairs: list[Pair], reference: dict[SequenceKey, IndexedSequence]) -> str:
-    """Why no token of the reference could be compared, and how to mend it."""
+def _nothing_shared(pairs: list[Pair], reference: dict[SequenceKey, IndexedSequence]) -> NotJudged:
+    """Why no token of the reference could be compared."""
     if not pairs:
-        return "A or B tells no token ids, only text, so no tokens can be forced on a reference"
-    asked, held = ({key[0] for key in keys} for keys in ([pair.a.key for pair in pairs], reference))
-    if not asked & held:
-        return (
-            f"it is of other requests: A has {_some(asked)}, the reference {_some(held)}; replay A's "
-            "requests on the reference's lane, with --golden A.parquet"
-        )
-    return "it holds none of the compared tokens: make it of A's (--golden A.parquet)"
-
-
-def _some(names: set[str]) -> str:
-    """The first names, sorted."""
-    shown = ", ".join(sorted(names)[:3])
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "none"
+        return NotJudged(kind="no token ids")
+    compared, held = ({key[0] for key in keys} for keys in ([pair.a.key for pair in pairs], reference))
+    if compared & held:
+        return NotJudged(kind="different tokens")
+    return NotJudged(kind="different requests", requests_a=sorted(compared), requests_reference=sorted(held))
 
 
 def _shared(plans: list[SitePlan]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...diverge.present.findings.sentence import where, why
 from ...diverge.present.format import request_name, site_label
 from ...schemas.narrow import NarrowLevel
 from ...schemas.verdict import Verdict
@@ -24,12 +25,12 @@ def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, 
         or verdict.first_site is not None
         or verdict.first_logprob is not None
     )
-    where: dict[NarrowLevel, str] = {}
+    first_at: dict[NarrowLevel, str] = {}
     if token:
-        where["token"] = _first_token(verdict)
+        first_at["token"] = _first_token(verdict)
     if bitwise:
-        where["bitwise"] = _first_bit(verdict)
-    return {"token": token, "bitwise": bitwise}, where
+        first_at["bitwise"] = _first_bit(verdict)
+    return {"token": token, "bitwise": bitwise}, first_at
 
 
 def _first_token(verdict: Verdict) -> str:
@@ -52,5 +53,5 @@ def _first_bit(verdict: Verdict) -> str:
         return f"{name}, position {logprob.position}, log-probabilities"
     judged = verdict.levels["bitwise"]
     if verdict.first_token is None and verdict.first_text is None:
-        return judged.where or judged.why or "bits differ"
+        return where(judged) or why(judged) or "bits differ"
     return _first_token(verdict)

@@ -146,11 +146,11 @@ def test_equal_says_how_much_was_compared(
     write_trace(tmp_path / "whole.parquet", [one], header(SITES))
     write_trace(tmp_path / "filtered.parquet", [one], header(SITES, site_filter="mlp"))
     run(monkeypatch, "whole.parquet", "whole.parquet", "-o", "r1")
-    assert "The two runs are equal, bit for bit." in capsys.readouterr().err
+    assert "The two runs are bitwise equal." in capsys.readouterr().err
     run(monkeypatch, "whole.parquet", "filtered.parquet", "-o", "r2")
     err = capsys.readouterr().err
-    assert "bit for bit" not in err
-    assert "No difference in what was compared" in err
+    assert "bitwise equal" not in err
+    assert "No difference found: tokens, logits and" in err
     assert "Next:" not in err
 
 

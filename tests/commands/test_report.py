@@ -64,7 +64,7 @@ def test_force_replaces_what_a_link_leads_to_and_keeps_the_link(
     assert run(monkeypatch, "diverge", "a.parquet", "a.parquet", "-o", "latest", "--force") == 0
     assert (folder / "latest").is_symlink()
     assert run(monkeypatch, "report", "latest", "-o", "equal.md") == 0
-    assert (folder / "equal.md").read_text().startswith("# The two runs are equal")
+    assert (folder / "equal.md").read_text().startswith("# The two runs are bitwise equal")
 
 
 def test_it_writes_markdown_by_the_ending_of_the_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_it_says_which_trace_is_gone(
 ) -> None:
     (folder / "b.parquet").unlink()
     assert run(monkeypatch, "report", "deep/result") == 0
-    assert "note: Trace B was not read (nothing is at b.parquet)" in capsys.readouterr().err
+    assert "note: Trace B was not read (b.parquet does not exist)." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ from fakes.traces import (
     sequence,
     write_trace,
 )
+from fakes.verdicts import sentences, typed
 from rip import cli
 from rip.diverge.compare import diverge
+from rip.diverge.present.findings.sentence import unseen_before, why
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting, Site
@@ -55,7 +56,7 @@ def cause(verdict: Verdict, name: str) -> Cause:
 
 def test_equal_logprobs_are_called_logprobs_and_equal_bit_for_bit(tmp_path: Path) -> None:
     verdict = compared(tmp_path, served(), served())
-    numeric = verdict.levels["numeric"].why or ""
+    numeric = why(verdict.levels["numeric"])
     assert "logprobs are equal bit for bit, over 6 of 10" in numeric
     assert "logit " not in numeric
     assert (verdict.first_logprob, verdict.max_abs_logit_diff, verdict.max_abs_logprob_diff) == (
@@ -79,7 +80,7 @@ def test_the_first_logprob_that_differs_is_named_though_tokens_agree(
     assert (first.request_id, first.position, first.step) == ("r0", 7, 3)
     assert first.max_abs_diff == pytest.approx(1e-6, rel=0.5)
     assert verdict.levels["token"].state == "holds"
-    assert "largest logprob difference 0.25" in (verdict.levels["numeric"].why or "")
+    assert "largest logprob difference 0.25" in why(verdict.levels["numeric"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet"])
     with pytest.raises(SystemExit):
@@ -99,7 +100,7 @@ def test_a_flip_of_logprobs_is_told_with_its_drift_and_may_be_a_near_tie(tmp_pat
     assert verdict.first_token is not None
     assert verdict.first_token.max_abs_logit_diff is None
     assert verdict.first_token.max_abs_logprob_diff == pytest.approx(0.03, rel=1e-3)
-    assert "drift of the logprobs at that step 0.03" in cause(verdict, "near-tie").evidence[0]
+    assert "drift of the logprobs at that step 0.03" in sentences(cause(verdict, "near-tie").evidence)[0]
 
 
 def test_the_chosen_tokens_logprob_counts_where_it_is_no_candidate(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_logits_against_logprobs_are_compared_by_logprob(tmp_path: Path) -> None
     other = served()
     other.topk_logprobs[5, 0] += np.float32(0.125)
     verdict = compared(tmp_path, one, other)
-    assert "largest logprob difference 0.125" in (verdict.levels["numeric"].why or "")
+    assert "largest logprob difference 0.125" in why(verdict.levels["numeric"])
     assert verdict.max_abs_logit_diff is None
 
 
@@ -134,7 +135,7 @@ def test_equal_logits_outweigh_how_a_server_rounds_their_logprobs(tmp_path: Path
 def test_logprobs_of_another_kind_are_told(tmp_path: Path, kind: Any, warns: bool) -> None:
     about = EngineAbilities(modes=["free"], seed=True, token_ids=True, logprobs=kind)
     verdict = compared(tmp_path, served(), served(), b_abilities=about)
-    assert any("sampling settings alone" in line for line in verdict.not_seen) == warns
+    assert any("sampling settings alone" in line for line in sentences(verdict.not_seen)) == warns
 
 
 def test_forcing_is_advised_only_where_an_engine_can(tmp_path: Path) -> None:
@@ -142,8 +143,8 @@ def test_forcing_is_advised_only_where_an_engine_can(tmp_path: Path) -> None:
     other.tokens[6] += 1
     free_only = EngineAbilities(modes=["free"], seed=True, token_ids=True, logprobs="raw")
     verdict = compared(tmp_path, served(), other, a_abilities=free_only, b_abilities=free_only)
-    assert not any("golden-decode" in line for line in verdict.not_seen)
-    assert not any("golden-decode" in (item.confirm or "") for item in verdict.causes)
+    assert not any("golden-decode" in line for line in sentences(verdict.not_seen))
+    assert not any("golden-decode" in typed(item) for item in verdict.causes)
 
 
 # Sites
@@ -153,7 +154,7 @@ def test_sites_of_one_trace_only_are_listed_by_kind(tmp_path: Path) -> None:
     fused = [Site(name=f"layers.{n}.mlp.gate_up_proj", dtype="bfloat16", width=64) for n in range(5)]
     sites = [*SITES, *fused]
     verdict = compared(tmp_path, sequence(1, len(SITES)), sequence(1, len(sites)), b_sites=sites)
-    assert "5 sites only in b.parquet: layers.*.mlp.gate_up_proj (5)" in verdict.not_seen
+    assert "5 sites only in b.parquet: layers.*.mlp.gate_up_proj (5)" in sentences(verdict.not_seen)
 
 
 def test_another_dtype_is_compared_by_sketch_and_claims_no_origin(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_another_dtype_is_compared_by_sketch_and_claims_no_origin(tmp_path: Path
     first = verdict.first_site
     assert first is not None
     assert (first.site, first.position, first.is_origin) == (SITES[3].name, 5, False)
-    assert "by sketch only" in (first.unseen or "")
+    assert "by sketch only" in unseen_before(first)
     totals = pq.read_table(tmp_path / "out" / "site_totals.parquet").to_pylist()
     assert totals[3]["drift_p50"] == pytest.approx(1e-2, rel=0.03)
     assert (verdict.compared.rows, verdict.levels["bitwise"].state) == (0, "fails")
@@ -173,7 +174,7 @@ def test_another_dtype_is_compared_by_sketch_and_claims_no_origin(tmp_path: Path
 def test_equal_sketches_under_another_row_hash_prove_no_equal_bits(tmp_path: Path) -> None:
     verdict = compared(tmp_path, sequence(1, len(SITES)), sequence(1, len(SITES)), b_row_hash="other/1")
     assert verdict.levels["bitwise"].state == "not comparable"
-    assert "equal bits cannot be proved" in (verdict.levels["bitwise"].why or "")
+    assert "equal bits cannot be proved" in why(verdict.levels["bitwise"])
 
 
 def tensor_parallel(size: int) -> list[Site]:
@@ -212,14 +213,16 @@ def test_shards_are_not_compared_with_another_tensor_parallel_size(tmp_path: Pat
     }
     verdict = compared(tmp_path, one, other, a_sites=alone, b_sites=split, **sizes)
     assert verdict.compared.sites == 3
-    [shards] = [line for line in verdict.not_seen if "sharded" in line]
+    [shards] = [line for line in sentences(verdict.not_seen) if "sharded" in line]
     assert shards.startswith("6 sharded sites are compared only under equal tensor parallelism (here ")
-    assert not any("only in" in line for line in verdict.not_seen)
+    assert not any("only in" in line for line in sentences(verdict.not_seen))
     first = verdict.first_site
     assert first is not None
     assert (first.site, first.position, first.is_origin) == ("layers.0.mlp", 4, False)
-    assert "could not be compared" in (first.unseen or "")
-    assert cause(verdict, "parallel-topology").evidence[0] == "tensor-parallel-size: 1 in A, 2 in B"
+    assert "could not be compared" in unseen_before(first)
+    assert (
+        sentences(cause(verdict, "parallel-topology").evidence)[0] == "tensor-parallel-size: 1 in A, 2 in B"
+    )
 
 
 def test_shards_of_equal_tensor_parallelism_are_compared(tmp_path: Path) -> None:
@@ -262,10 +265,10 @@ def test_shapes_that_are_not_known_point_to_no_shape(tmp_path: Path) -> None:
 def test_what_was_sent_together_is_evidence_where_passes_were_not_observed(tmp_path: Path) -> None:
     verdict = compared(tmp_path, *moved(), a_lane=lane(batch_size=1), b_lane=lane(batch_size=8))
     found = cause(verdict, "batch-shape")
-    assert found.evidence == ["sent together, batch_size: 1 in A, 8 in B"]
+    assert sentences(found.evidence) == ["sent together, batch_size: 1 in A, 8 in B"]
     assert found.confidence != "high"
-    assert any("not observed" in line for line in found.missing)
-    assert "--set batch_size=1" in (found.confirm or "")
+    assert any("not observed" in line for line in sentences(found.missing))
+    assert "--set batch_size=1" in typed(found)
 
 
 def test_readings_that_a_side_could_not_make_are_no_difference(tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def test_readings_that_a_side_could_not_make_are_no_difference(tmp_path: Path) -
     ]
     verdict = compared(tmp_path, *moved(), changes)
     assert [item.id for item in verdict.causes] == ["kernel"]
-    assert verdict.causes[0].evidence == [
+    assert sentences(verdict.causes[0].evidence) == [
         "changed in the fingerprint: determinism.ATEN_CPU_CAPABILITY: unavailable: not set → avx2"
     ]
 
@@ -309,7 +312,7 @@ def test_a_greedy_request_does_not_depend_on_fields_of_draws(tmp_path: Path) -> 
 
 def words_of(found: Cause) -> list[str]:
     assert found.confirm is not None
-    return shlex.split(found.confirm.split("; ")[0])
+    return found.confirm.argv
 
 
 def test_an_argument_that_only_one_lane_states_is_seen_and_left_out_again(tmp_path: Path) -> None:
@@ -318,7 +321,7 @@ def test_an_argument_that_only_one_lane_states_is_seen_and_left_out_again(tmp_pa
     )
     verdict = compared(tmp_path, *moved(), a_lane=lane("vllm", **{"max-model-len": "2048"}), b_lane=b)
     found = cause(verdict, "threads")
-    assert found.evidence == ["env.OMP_NUM_THREADS: 1 in B, not stated in A"]
+    assert sentences(found.evidence) == ["env.OMP_NUM_THREADS: 1 in B, not stated in A"]
     words = words_of(found)
     assert words[words.index("--python") + 1] == "/opt/vllm/bin/python"
     assert words[words.index("--engine") + 1] == "vllm"
@@ -342,7 +345,7 @@ def test_a_server_is_called_again_at_its_address_with_its_key_and_its_taps(tmp_p
 
 def test_a_secret_setting_is_named_and_not_passed_on_as_its_stand_in(tmp_path: Path) -> None:
     a, b = lane(batch_size=1, env__HF_TOKEN="(not kept)"), lane(batch_size=4, env__HF_TOKEN="(not kept)")
-    confirm = cause(compared(tmp_path, *moved(), a_lane=a, b_lane=b), "batch-shape").confirm or ""
+    confirm = typed(cause(compared(tmp_path, *moved(), a_lane=a, b_lane=b), "batch-shape"))
     command, _, comment = confirm.partition("  # ")
     assert "HF_TOKEN" not in command
     assert comment == "and --set env.HF_TOKEN=…"
@@ -350,7 +353,7 @@ def test_a_secret_setting_is_named_and_not_passed_on_as_its_stand_in(tmp_path: P
 
 def test_settings_of_one_engine_are_not_given_to_another(tmp_path: Path) -> None:
     a, b = lane("hf", threads=1), lane("llama.cpp", threads=2)
-    assert "rip query" in (cause(compared(tmp_path, *moved(), a_lane=a, b_lane=b), "threads").confirm or "")
+    assert "rip query" in typed(cause(compared(tmp_path, *moved(), a_lane=a, b_lane=b), "threads"))
 
 
 @pytest.mark.parametrize(("sha", "allows"), [("a" * 64, False), ("b" * 64, True)])

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from fakes.traces import Sequence, header, result, sequence, write_trace
+from fakes.verdicts import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.agreement import Z_95, wilson
+from rip.diverge.present.findings.sentence import why
 from rip.schemas.sequences import Agreement
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
 from rip.schemas.verdict import Verdict
@@ -87,7 +89,7 @@ def test_prompts_of_other_lengths_are_no_part_of_the_output(tmp_path: Path) -> N
 def test_forced_outputs_agree_by_force_and_are_not_counted(tmp_path: Path) -> None:
     found = agreed(compared(tmp_path, {"r0": "xy"}, {"r0": "xy"}, mode="golden-decode"))
     assert (found.b, found.pairs, found.requests) == (None, None, [])
-    assert any("was forced" in note for note in found.notes)
+    assert any("was forced" in note for note in sentences(found.notes))
 
 
 def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path
     assert both_sides(folders[0], {"r0": "xy"}, asked(r0=0.7)).agreement is None
     mixed = agreed(both_sides(folders[1], {"r0": "xy", "r1": "xx"}, asked(r0=0.7, r1=0)))
     assert [one.request_id for one in mixed.requests] == ["r1"]
-    assert any("not counted" in note for note in mixed.notes)
+    assert any("not counted" in note for note in sentences(mixed.notes))
     greedy = agreed(both_sides(folders[2], {"r0": "xy"}, asked(r0=0)))
     assert greedy.notes == []
     assert greedy.a is not None
@@ -129,7 +131,7 @@ def test_an_engine_without_a_seed_is_held_to_no_tokens(tmp_path: Path, b: str) -
     verdict = compared(tmp_path, {"r0": "xxx"}, {"r0": b}, abilities=UNSEEDED, lane=lane)
     token = verdict.levels["token"]
     assert token.state == "not comparable"
-    assert "openai (B) takes no seed" in (token.why or "")
+    assert "openai (B) takes no seed" in why(token)
     assert agreed(verdict).pairs is not None
     # The negative control: the same outputs of an engine that takes one are judged.
     (tmp_path / "seeded").mkdir()

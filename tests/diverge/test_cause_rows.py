@@ -15,8 +15,9 @@ from fakes.traces import (
     sequence,
     write_trace,
 )
-from fakes.verdicts import SITES, cause, flip, pair, sampled, verdict_of
+from fakes.verdicts import SITES, cause, flip, pair, sampled, sentences, verdict_of
 from rip.diverge.compare import diverge
+from rip.schemas.findings.rows import OtherSequences
 from rip.schemas.trace import Site
 from rip.schemas.verdict import Verdict
 
@@ -41,12 +42,15 @@ def test_decoding_alone_is_told_from_a_module_that_differs_everywhere(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda row: row * np.float32(1 + 2**-7), ", within rounding: another kernel or order of its sums"),
+        (
+            lambda row: row * np.float32(1 + 2**-7),
+            ", consistent with rounding: different kernel",
+        ),
         (lambda row: row * np.float32(-1), ": B's row is the negative"),
         (lambda row: row * np.float32(0.5), ": B's row is 0.5 times A's row"),
         (lambda row: row + np.arange(16, dtype=np.float32), ": a constant is added or missing, as a bias is"),
         (lambda row: row * np.float32([1.5] + 15 * [1]), ": one output channel is off"),
-        (lambda row: np.roll(row, 5), "elements in another order"),
+        (lambda row: np.roll(row, 5), "elements in a different order"),
         (lambda row: row[::-1] * np.float32(3.5), " itself: its weights"),
     ],
 )
@@ -59,8 +63,8 @@ def test_a_label_says_which_module_and_what_of_it(tmp_path: Path, change: Any, t
     found = verdict_of(tmp_path, a, b).causes[0]
     assert found.label.startswith("The linear layer layers.0.mlp.gate_proj")
     assert told in found.label
-    assert found.tells is not None
-    assert "if every repeat differs from A at the same place" in found.tells
+    assert found.interpretation == "repeats at the same place"
+    assert "if every repeat differs from A at the same place" in (found.interpretation_text or "")
 
 
 def test_non_finite_values_are_named_first(tmp_path: Path) -> None:
@@ -68,7 +72,7 @@ def test_non_finite_values_are_named_first(tmp_path: Path) -> None:
     b.sketch[5, 3], b.l2[5, 3], b.absmax[5, 3] = np.nan, np.nan, np.nan
     verdict = verdict_of(tmp_path, a, b)
     assert verdict.causes[0].id == "non-finite"
-    assert "in B: its norm is nan" in verdict.causes[0].evidence[0]
+    assert "in B: its norm is nan" in sentences(verdict.causes[0].evidence)[0]
 
 
 def test_the_experts_that_each_side_chose_are_named(tmp_path: Path) -> None:
@@ -83,17 +87,17 @@ def test_the_experts_that_each_side_chose_are_named(tmp_path: Path) -> None:
     for path, one in zip(paths, (a, b), strict=True):
         write_trace(path, [one], header(sites))
     found = cause(diverge(*paths, tmp_path / "out", []), "moe-routing")
-    assert found.label == "Other experts were chosen with equal scores: experts 3, 1 in A and 3, 2 in B"
+    assert found.label == "Different experts were chosen with equal scores: experts 3, 1 in A and 3, 2 in B"
     disturb(b, 1, 0)  # from elsewhere: then the choice is what follows, with the same experts
     write_trace(paths[1], [b], header(sites))
     found = cause(diverge(*paths, tmp_path / "out", [], force=True), "moe-routing-behind")
-    assert "(experts 3, 1 in A and 3, 2 in B)" in found.evidence[0]
+    assert "(experts 3, 1 in A and 3, 2 in B)" in sentences(found.evidence)[0]
 
 
 def test_an_origin_without_any_recorded_difference_points_to_the_module(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, *pair((0, 3)))
     assert [item.id for item in verdict.causes] == ["module"]
-    assert "layers.0.mlp.gate_proj" in verdict.causes[0].evidence[0]
+    assert "layers.0.mlp.gate_proj" in sentences(verdict.causes[0].evidence)[0]
 
 
 def two_traces(
@@ -109,10 +113,16 @@ def test_what_the_other_sequences_show_is_told(tmp_path: Path) -> None:
     a, b = ([sequence(i, len(SITES), prompt=6, decode=8, request_id=f"r{i}") for i in range(5)] for _ in "ab")
     for index, position, site in ((0, 3, 4), (1, 3, 4), (2, 5, 4), (3, 3, 6)):
         disturb(b[index], position, site, 0.5)
-    told = two_traces(tmp_path, (a, b)).causes[0].evidence
-    assert "it begins at this site in r1 at the same position and r2 at position 5 too" in told
-    assert "it begins at another site in r3 at position 3" in told
-    assert "nothing differs in r4" in told
+    evidence = two_traces(tmp_path, (a, b)).causes[0].evidence
+    [others] = [one for one in evidence if isinstance(one, OtherSequences)]
+    assert [name.request_id for name in others.same_position] == ["r1"]
+    assert [(name.request_id, name.position) for name in others.same_site] == [("r2", 5)]
+    assert [(name.request_id, name.position) for name in others.other_site] == [("r3", 3)]
+    assert [name.request_id for name in others.equal] == ["r4"]
+    [text] = sentences([others])
+    assert "it begins at this site in r1 at the same position and r2 at position 5 too" in text
+    assert "it begins at a different site in r3 at position 3" in text
+    assert "nothing differs in r4" in text
 
 
 def replace_row(target: Sequence, position: int, site: int, size: float) -> None:
@@ -147,11 +157,11 @@ def test_rows_of_the_output_head_are_named_by_their_tokens(tmp_path: Path) -> No
     token = int(a.topk_ids[5, 0])
     found = verdict_of(tmp_path, a, b).causes[0]
     assert found.label == f"The output head lm_head: the row of token {token}"
-    assert any(f"only the logit of 1 differs: token {token} " in line for line in found.evidence)
+    assert any(f"only 1 logit differs: token {token} " in line for line in sentences(found.evidence))
     b.topk_logits[5] += np.float32(0.1)  # the control: all of them
     found = verdict_of(tmp_path, a, b).causes[0]
     assert "the row of token" not in found.label
-    assert any("the logits of 5 of 5 candidates" in line for line in found.evidence)
+    assert any("the logits of 5 of 5 candidates" in line for line in sentences(found.evidence))
 
 
 def test_where_a_drift_is_beyond_rounding_and_where_not_is_told(tmp_path: Path) -> None:
@@ -160,6 +170,6 @@ def test_where_a_drift_is_beyond_rounding_and_where_not_is_told(tmp_path: Path) 
         replace_row(b, position, 3, 0.5 if position in (4, 5, 9) else 0.001)
     found = verdict_of(tmp_path, a, b).causes[0]
     assert found.label == "Wrong rows of the linear layer layers.0.mlp.gate_proj from position 4 on"
-    told = found.evidence
+    told = sentences(found.evidence)
     beyond = "of 9 rows that differ with equal inputs, 3 are beyond rounding (positions 4–5, 9), 6 within it"
     assert beyond in told

@@ -14,10 +14,11 @@ from fakes.traces import (
     sequence,
     write_trace,
 )
-from fakes.verdicts import SITES, cause, change, flip, lane, pair, sampled, verdict_of
+from fakes.verdicts import SITES, cause, change, flip, lane, pair, sampled, sentences, typed, verdict_of
 from rip.diverge.causes.rank import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
+from rip.schemas.findings.execution import ShapeDiffers
 from rip.schemas.trace import Lane, Setting
 from rip.schemas.verdict import Cause, Verdict
 
@@ -37,9 +38,9 @@ def test_batch_shape_explains_the_drift_and_a_near_tie_the_flip(tmp_path: Path) 
     verdict = verdict_of(tmp_path, a, b, a_requests=sampled(temperature=0), b_requests=sampled(temperature=0))
     first = verdict.causes[0]
     assert (first.id, first.confidence) == ("batch-shape", "high")
-    assert "1 in A, 8 in B" in first.evidence[0]
+    assert first.evidence[0] == ShapeDiffers(name="batch_size", a=1, b=8, text="batch_size: 1 in A, 8 in B")
     tie = cause(verdict, "near-tie")
-    assert "0.02" in tie.evidence[0]
+    assert "0.02" in sentences(tie.evidence)[0]
 
 
 def test_a_scoring_pass_against_a_free_run_is_told_as_such(tmp_path: Path) -> None:
@@ -47,8 +48,8 @@ def test_a_scoring_pass_against_a_free_run_is_told_as_such(tmp_path: Path) -> No
     b.shapes["num_tokens"][:] = 14
     verdict = verdict_of(tmp_path, a, b, b_mode="golden-prefill")
     assert [item.id for item in verdict.causes] == ["prefill-decode"]
-    assert "in one pass" in verdict.causes[0].evidence[0]
-    assert "--mode golden-decode --golden" in (verdict.causes[0].confirm or "")
+    assert "in one pass" in sentences(verdict.causes[0].evidence)[0]
+    assert "--mode golden-decode --golden" in typed(verdict.causes[0])
 
 
 def test_a_confirming_command_repeats_b_but_for_what_it_tests(tmp_path: Path) -> None:
@@ -62,7 +63,9 @@ def test_a_confirming_command_repeats_b_but_for_what_it_tests(tmp_path: Path) ->
         "repeat": Setting(resolved=3, source="lane"),
     }
     verdict = verdict_of(tmp_path, a, b, b_lane=Lane(name="l", engine="hf", model="m x", settings=settings))
-    words = shlex.split((cause(verdict, "batch-shape").confirm or "").split("; ")[0])
+    confirm = cause(verdict, "batch-shape").confirm
+    assert confirm is not None
+    words = confirm.argv
     assert words[:3] == ["rip", "replay", str(tmp_path / "b.parquet")]
     assert words[words.index("--model") + 1] == "m x"
     assert words[words.index("--repeat") + 1] == "3"
@@ -83,7 +86,7 @@ def test_equal_logits_and_another_token_point_to_the_sampler(tmp_path: Path) -> 
     b.tokens[9] += 1
     found = verdict_of(tmp_path, a, b).causes[0]
     assert found.id == "sampler"
-    assert any("draws were not recorded" in line for line in found.missing)
+    assert any("draws were not recorded" in line for line in sentences(found.missing))
 
 
 def test_another_draw_on_equal_logits_is_random_state(tmp_path: Path) -> None:
@@ -92,8 +95,8 @@ def test_another_draw_on_equal_logits_is_random_state(tmp_path: Path) -> None:
     b.tokens[9] += 1
     verdict = verdict_of(tmp_path, a, b)
     assert verdict.causes[0].id == "rng"
-    assert any("uniform draw" in line for line in verdict.causes[0].evidence)
-    assert any("another stream" in line for line in verdict.causes[0].evidence)
+    assert any("uniform draw" in line for line in sentences(verdict.causes[0].evidence))
+    assert any("a different stream" in line for line in sentences(verdict.causes[0].evidence))
     assert verdict.first_site is None
 
 
@@ -120,7 +123,7 @@ def test_a_stream_of_draws_that_is_ahead_is_told_by_how_many(tmp_path: Path) -> 
     a.draws, b.draws = stream[:14], stream[2:16]
     b.tokens[9] += 1
     found = cause(verdict_of(tmp_path, a, b), "rng")
-    assert "it is the same stream, and B is 2 numbers ahead in it" in found.evidence
+    assert "it is the same random stream, and B is 2 numbers ahead in it" in sentences(found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +156,13 @@ def prompts(tmp_path: Path, a_ids: list[int], b_ids: list[int], **about: Any) ->
         ([5, 6, 9], "prompt-insertion", "the prompt of A has 2 more at position 2: tokens 7, 8"),
         ([5, 6, 7], "prompt-truncated", "without its last 2 of 5 tokens"),
         ([8, 9], "prompt-truncated", "without its first 3 of 5 tokens"),
-        ([5, 6, 70, 8, 9], "prompt", "part at position 2: token 7 in A, 70 in B"),
+        ([5, 6, 70, 8, 9], "prompt", "part at position 2: token 7 in A, token 70 in B"),
     ],
 )
 def test_prompts_that_differ_are_told_apart(tmp_path: Path, b_ids: list[int], name: str, told: str) -> None:
     found = prompts(tmp_path, [5, 6, 7, 8, 9], b_ids)
     assert found.id == name
-    assert told in found.evidence[0]
+    assert told in sentences(found.evidence)[0]
 
 
 def test_one_text_in_other_token_ids_is_the_tokenizer(tmp_path: Path) -> None:
@@ -174,14 +177,14 @@ def test_one_text_in_other_token_ids_is_the_tokenizer(tmp_path: Path) -> None:
 def test_a_graph_against_an_eager_run_is_named(tmp_path: Path) -> None:
     found = verdict_of(tmp_path, *pair((3, 4)), a_channel="eager", b_channel="graph").causes[0]
     assert (found.id, found.confidence) == ("graph-path", "high")
-    assert "observed as: eager in A, graph in B" in found.evidence
+    assert "observed as: eager in A, graph in B" in sentences(found.evidence)
 
 
 def test_the_side_of_the_padding_is_padding_and_no_kernel(tmp_path: Path) -> None:
     lanes = lane(padding_side="left"), lane(padding_side="right")
     found = verdict_of(tmp_path, *pair((3, 4)), a_lane=lanes[0], b_lane=lanes[1]).causes
     assert [one.id for one in found] == ["padding"]
-    assert "--set padding_side=left" in (found[0].confirm or "")
+    assert "--set padding_side=left" in typed(found[0])
 
 
 def test_changed_tensors_are_named_and_found_at_the_origin(tmp_path: Path) -> None:
@@ -190,8 +193,10 @@ def test_changed_tensors_are_named_and_found_at_the_origin(tmp_path: Path) -> No
     )
     found = verdict_of(tmp_path, *pair((0, 3)), changes=[change("model", "tensors", before, after)]).causes[0]
     assert found.id == "weights"
-    assert "tensors that changed: model.layers.0.mlp.gate_proj.weight" in found.evidence
-    assert any("belongs to the module where the difference begins" in line for line in found.evidence)
+    assert "tensors that changed: model.layers.0.mlp.gate_proj.weight" in sentences(found.evidence)
+    assert any(
+        "belongs to the module where the difference begins" in line for line in sentences(found.evidence)
+    )
 
 
 def test_sampling_contract_names_both_values_and_their_source(tmp_path: Path) -> None:
@@ -200,7 +205,8 @@ def test_sampling_contract_names_both_values_and_their_source(tmp_path: Path) ->
     verdict = verdict_of(tmp_path, a, b, a_requests=sampled(top_p=1.0), b_requests=sampled(top_p=0.9))
     assert verdict.causes[0].id == "sampling-contract"
     assert (
-        "1.0 (engine default) in A, 0.9 (engine default) in B (left silent" in verdict.causes[0].evidence[0]
+        "1.0 (engine default) in A, 0.9 (engine default) in B (not stated"
+        in sentences(verdict.causes[0].evidence)[0]
     )
 
 
@@ -255,7 +261,7 @@ def test_prefill_against_decode_and_chunk_boundaries(tmp_path: Path) -> None:
     folder.mkdir()
     found = verdict_of(folder, a, b).causes[0]
     assert found.id == "cache-boundary"
-    assert any("exactly at a boundary: position 4" in line for line in found.evidence)
+    assert any("exactly at a boundary: position 4" in line for line in sentences(found.evidence))
 
 
 def test_weights_and_dtype_are_no_cause_where_no_number_differs(tmp_path: Path) -> None:
@@ -277,7 +283,7 @@ def test_another_prefill_chunking_is_named_before_the_kernel(tmp_path: Path) -> 
     lanes = lane(prefill_chunk=0), lane(prefill_chunk=3)
     verdict = verdict_of(folder, *pair((1, 4)), a_lane=lanes[0], b_lane=lanes[1])
     assert "kernel" not in [item.id for item in verdict.causes]
-    assert "--set prefill_chunk=0" in (cause(verdict, "prefill-chunk").confirm or "")
+    assert "--set prefill_chunk=0" in typed(cause(verdict, "prefill-chunk"))
 
 
 @pytest.mark.parametrize(("channel", "named"), [("eager", False), ("compiled", True)])
@@ -294,7 +300,9 @@ def test_of_two_records_only_what_differs_is_told(tmp_path: Path) -> None:
     libraries = [{"libc": {"id": "93ac", "path": "/lib"}, "libm": {"id": one}} for one in ("1f", "2e")]
     changes = [change("libraries", "loaded", *libraries)]
     verdict = verdict_of(tmp_path, *pair((3, 4)), changes=changes)
-    assert any("libraries.loaded.libm.id: 1f → 2e" in line for line in cause(verdict, "kernel").evidence)
+    assert any(
+        "libraries.loaded.libm.id: 1f → 2e" in line for line in sentences(cause(verdict, "kernel").evidence)
+    )
 
 
 @pytest.mark.parametrize("field", ["dtype", "attention_backend"])
@@ -309,8 +317,8 @@ def test_padding_of_the_prompt_counts_for_the_decode_steps_behind_it(tmp_path: P
     b.shapes["padded_tokens"][:4] = 3
     b.shapes["padded_tokens"][4:] = 0
     found = cause(verdict_of(tmp_path, a, b), "padding")
-    assert "padded_tokens: 0 in A, 3 in B" in found.evidence
-    assert "padding_side" in (found.confirm or "")
+    assert "padded_tokens: 0 in A, 3 in B" in sentences(found.evidence)
+    assert "padding_side" in typed(found)
 
 
 def test_missing_evidence_is_named(tmp_path: Path) -> None:
@@ -319,7 +327,7 @@ def test_missing_evidence_is_named(tmp_path: Path) -> None:
     b.shapes["batch_size"][:] = 8
     found = cause(verdict_of(tmp_path, a, b), "batch-shape")
     assert found.confidence == "medium"
-    assert any("not an origin" in line for line in found.missing)
+    assert any("not an origin" in line for line in sentences(found.missing))
 
 
 def test_every_confirming_command_is_one_that_exists(tmp_path: Path) -> None:
@@ -337,10 +345,12 @@ def test_every_confirming_command_is_one_that_exists(tmp_path: Path) -> None:
     assert len(verdict.causes) >= 7
     for item in verdict.causes:
         assert item.confirm
-        for command in item.confirm.split("; "):
-            words = shlex.split(command)
-            assert words[0] == "rip"
-            assert words[1] in COMMANDS
+        for argv in filter(None, (item.confirm.argv, item.confirm.then)):
+            assert argv[0] == "rip"
+            assert argv[1] in COMMANDS
+        assert typed(item).split("; ") == [
+            shlex.join(argv) for argv in (item.confirm.argv, item.confirm.then) if argv
+        ]
     assert len({entry.id for entry in TABLE}) == len(TABLE)
 
 
@@ -353,8 +363,8 @@ def test_a_changed_configuration_is_a_cause_and_no_tie(tmp_path: Path) -> None:
     changes = [change("model", "config_sha256", "x", "y")]
     found = verdict_of(tmp_path, a, b, changes=changes, **greedy).causes
     assert [one.id for one in found] == ["model-config"]
-    assert found[0].label.endswith("acts first in layers.0.mlp.gate_proj")
-    assert found[0].confirm == f"rip query {tmp_path / 'out'} 'SELECT * FROM changes'"
+    assert found[0].label.endswith("acting first in layers.0.mlp.gate_proj")
+    assert typed(found[0]) == f"rip query {tmp_path / 'out'} 'SELECT * FROM changes'"
     weights = [*changes, change("model", "tensors", {"x": "1"}, {"x": "2"})]  # then the weights tell it
     assert [one.id for one in verdict_of(tmp_path, a, b, changes=weights, **greedy).causes] == ["weights"]
     # The control: with nothing changed the small drift is a tie that rounding breaks.
@@ -369,7 +379,7 @@ def test_a_name_with_a_leading_dash_is_no_option_in_a_command(tmp_path: Path) ->
         patched.chdir(tmp_path)
         found = diverge(Path("a.parquet"), Path("-b.parquet"), Path("out"), []).causes[0]
     assert found.confirm is not None
-    assert shlex.split(found.confirm.partition(";")[0])[2] == "./-b.parquet"
+    assert found.confirm.argv[2] == "./-b.parquet"
 
 
 def test_a_number_told_as_a_word_is_no_difference_and_a_hidden_variable_no_cause(tmp_path: Path) -> None:

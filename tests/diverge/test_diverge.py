@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from fakes import traces
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
+from fakes.verdicts import sentences
 from rip.diverge.compare import diverge
+from rip.diverge.present.findings.sentence import unseen_before, where, why
 from rip.schemas.errors import BadInput, NothingCompared
 from rip.schemas.trace import Setting, Site
 from rip.schemas.verdict import Verdict
@@ -206,8 +208,8 @@ def test_sequences_in_one_trace_only_are_reported(tmp_path: Path) -> None:
         tmp_path, [made(), made(2, request_id="only-a")], [made(), made(3, request_id="only-b")]
     )
     assert verdict.level == "bitwise"
-    assert any("only-a" in line for line in verdict.not_seen)
-    assert any("only-b" in line for line in verdict.not_seen)
+    assert any("only-a" in line for line in sentences(verdict.not_seen))
+    assert any("only-b" in line for line in sentences(verdict.not_seen))
 
 
 def test_nothing_in_common_is_never_a_pass(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_sites_align_by_name_whatever_their_order_and_number(tmp_path: Path) -> 
     assert verdict.first_site is not None
     assert verdict.first_site.site == SITES[7].name
     assert not verdict.first_site.is_origin
-    assert "only one of the traces" in (verdict.first_site.unseen or "")
+    assert "only one of the traces" in unseen_before(verdict.first_site)
     assert [row["name"] for row in table(tmp_path, "site_totals")] == [SITES[i].name for i in sorted(order)]
 
 
@@ -251,7 +253,7 @@ def test_a_cached_prefix_hides_the_origin(tmp_path: Path) -> None:
     verdict = compared(tmp_path, [made()], [other])
     assert verdict.first_site is not None
     assert not verdict.first_site.is_origin
-    assert "position 0" in (verdict.first_site.unseen or "")
+    assert "position 0" in unseen_before(verdict.first_site)
     assert [row["sites_compared"] for row in table(tmp_path, "tokens")] == [0] * 3 + [S] * 6 + [0]
 
 
@@ -272,7 +274,7 @@ def test_a_missing_site_in_the_middle_of_a_row_hides_the_origin(tmp_path: Path) 
     verdict = compared(tmp_path, [made()], [other])
     assert verdict.first_site is not None
     assert not verdict.first_site.is_origin
-    assert SITES[1].label() in (verdict.first_site.unseen or "")
+    assert SITES[1].label() in unseen_before(verdict.first_site)
 
 
 def test_a_site_filter_in_the_header_hides_the_origin(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_sharded_sites_need_equal_tensor_parallel_size(
         options[f"{side}_lane"] = traces.Lane(name="main", engine="hf", settings=known)
     verdict = compared(tmp_path, [made()], [made()], **options)
     assert verdict.compared.rows == rows
-    assert any("shard" in line for line in verdict.not_seen) == (rows < 9 * S)
+    assert any("shard" in line for line in sentences(verdict.not_seen)) == (rows < 9 * S)
 
 
 def test_another_dtype_is_compared_by_sketch_and_never_bitwise(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_another_dtype_is_compared_by_sketch_and_never_bitwise(tmp_path: Path) -
     assert verdict.first_site is not None
     assert (verdict.first_site.position, verdict.first_site.site) == (4, SITES[2].name)
     assert not verdict.first_site.is_origin
-    assert "sketch" in (verdict.first_site.unseen or "")
+    assert "sketch" in unseen_before(verdict.first_site)
     totals = table(tmp_path, "site_totals")[2]
     assert (totals["by_sketch"], totals["compared"], totals["differing"]) == (True, 0, 0)
     assert totals["drift_max"] == pytest.approx(0.01, rel=0.05)
@@ -345,7 +347,7 @@ def test_numeric_is_judged_against_a_tolerance_only(tmp_path: Path) -> None:
         folder.mkdir()
         verdict = compared(folder, [made()], [other], tolerance=tolerance)
         assert verdict.levels["numeric"].state == state
-    assert "0.03" in (verdict.levels["numeric"].why or "")
+    assert "0.03" in why(verdict.levels["numeric"])
 
 
 def test_a_logit_that_became_infinite_is_no_small_difference(tmp_path: Path) -> None:
@@ -363,7 +365,7 @@ def test_forced_tokens_prove_nothing_and_own_choices_are_compared(tmp_path: Path
     pair[1].forced[4:] = True
     verdict = compared(tmp_path, [pair[0]], [pair[1]])
     assert verdict.levels["token"].state == "holds"
-    assert "forced" in (verdict.levels["token"].why or "")
+    assert "forced" in why(verdict.levels["token"])
     assert verdict.levels["semantic"].state == "not comparable"
 
     disturb_logits(pair[1], 5)
@@ -373,4 +375,4 @@ def test_forced_tokens_prove_nothing_and_own_choices_are_compared(tmp_path: Path
     verdict = compared(folder, [pair[0]], [pair[1]])
     assert verdict.first_token is None
     assert verdict.levels["token"].state == "fails"
-    assert "position 6" in (verdict.levels["token"].where or "")
+    assert "position 6" in where(verdict.levels["token"])

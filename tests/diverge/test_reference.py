@@ -18,6 +18,7 @@ import torch
 from fakes.command_line import Rip
 from fakes.models import VOCAB, save_tiny_model
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
+from fakes.verdicts import sentences, typed
 from rip.diverge.compare import diverge
 from rip.diverge.reference import stats
 from rip.diverge.views.query import run
@@ -148,7 +149,7 @@ def test_wrong_weights_are_farther_from_their_module_on(lab: Lab, tmp_path: Path
     assert (found.first.site, found.first.position) == (FAULTY, 0)
     assert found.first.low > 3
     assert found.separated
-    assert f"from `{FAULTY}` on" in found.sentence
+    assert f"from {FAULTY} on" in found.sentence
     rows = rows_of(tmp_path / "out", "SELECT label, farther FROM reference_sites ORDER BY site")
     before = [row["farther"] for row in rows[: [row["label"] for row in rows].index(FAULTY)]]
     assert set(before) == {None}
@@ -166,8 +167,8 @@ def test_a_regression_is_a_cause_and_rounding_is_none(lab: Lab, tmp_path: Path) 
     verdict = diverge(lab("good"), lab("faulty"), tmp_path / "out", reference=lab.reference())
     cause = next(cause for cause in verdict.causes if cause.id == "beyond-rounding")
     assert cause.confidence == "high"
-    assert any("--noise" in line for line in cause.missing)
-    words = shlex.split((cause.confirm or "").split("; ")[1])
+    assert any("--noise" in line for line in sentences(cause.missing))
+    words = shlex.split(typed(cause).split("; ")[1])
     assert words[:2] == ["rip", "diverge"]
     assert words[-2] == "--reference"
     rounding = diverge(lab("good"), lab("good", batch_size=3), tmp_path / "two", reference=lab.reference())
@@ -184,7 +185,8 @@ def test_without_a_reference_a_cause_says_that_it_is_missing(lab: Lab, tmp_path:
             for side, one in (("a", a), ("b", b))
         ]
         verdict = diverge(paths[0], paths[1], tmp_path / name, reference=reference)
-        lines.append([line for cause in verdict.causes for line in cause.missing if "--reference" in line])
+        missing = [one for cause in verdict.causes for one in cause.missing]
+        lines.append([one for one in missing if one.kind == "reference"])
     assert lines[0]
     assert lines[1] == lines[0]  # another model's reference judges nothing
 
@@ -193,7 +195,7 @@ def test_a_noisy_lane_widens_what_is_explained(lab: Lab, tmp_path: Path) -> None
     a, b, reference = lab("good"), lab("faulty"), lab.reference()
     quiet = judged(tmp_path, a, b, reference, a, lab("good", batch_size=3))
     assert quiet.verdict == "B is farther"
-    assert "1 of 2 repeats" in quiet.notes[0]
+    assert "1 of 2 repeats" in sentences(quiet.notes)[0]
     # As if the lane were known to be as far as B by itself: then B's distance is no news.
     noisy = judged(tmp_path, a, b, reference, b)
     assert noisy.verdict == "as far as the dtype explains"
@@ -220,19 +222,19 @@ def test_a_reference_that_cannot_judge_says_why(lab: Lab, tmp_path: Path) -> Non
     assert coarse.verdict == "not judged"
     assert "no finer than A's bfloat16" in coarse.sentence
     assert coarse.sentence.endswith("make one with --set dtype=float32.")  # all that bfloat16 needs
-    assert not any("few sequences" in note for note in coarse.notes)  # nothing was judged by them
+    assert not any(note.kind == "few sequences" for note in coarse.notes)  # nothing was judged by them
     single = lab("good", golden="good", dtype="float32")
     assert "--set dtype=float64" in judged(tmp_path, single, b, lab.reference()).sentence
     foreign = judged(tmp_path, a, b, lab("faulty", golden="good", dtype="float32"))
     assert foreign.verdict == "not judged"
-    assert "another model" in foreign.sentence
+    assert "a different model" in foreign.sentence
     other = write_trace(tmp_path / "other.parquet", [sequence(3, 2)], header(llama_sites(0)))
     nothing = judged(tmp_path, a, b, other)
     assert "none of the compared tokens" in nothing.sentence
     elsewhere = [sequence(3, 2, request_id="another")]
     other = write_trace(tmp_path / "another.parquet", elsewhere, header(llama_sites(0), ["another"]))
     nothing = judged(tmp_path, a, b, other)
-    assert "of other requests: A has r0" in nothing.sentence
+    assert "of different requests: A has r0" in nothing.sentence
     assert "the reference another; replay A's requests" in nothing.sentence
     assert rows_of(tmp_path / "out", "SELECT * FROM reference_sites") == []
 
@@ -269,7 +271,7 @@ def test_the_command_line_shows_it_and_refuses_noise_alone(
         "diverge", a, b, "--reference", lab.reference(), "--noise", a, "-o", tmp_path / "out", "--json"
     )
     assert "Against the reference" in done.err
-    assert f"from `{FAULTY}` on" in done.err
+    assert f"from {FAULTY} on" in done.err
     said = Verdict.from_json(done.out, "out").reference
     assert said is not None
     assert said.verdict == "B is farther"
@@ -313,7 +315,7 @@ def test_of_few_sequences_only_a_plain_shift_counts(lab: Lab, tmp_path: Path) ->
     a, b = lab("good", requests=1), lab("good", requests=1, attention="eager")
     found = judged(tmp_path, a, b, lab.reference())
     assert found.verdict == "as far as the dtype explains"
-    assert "few sequences" in found.notes[0]
+    assert "few sequences" in sentences(found.notes)[0]
     plain = judged(tmp_path, a, lab("faulty", golden="good", requests=1), lab.reference())
     assert plain.verdict == "B is farther"
     assert plain.first is not None

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes import results
-from rip.diverge.present.report.heat import NOT_COMPUTED
+from rip.diverge.present.report.pictures.heat import NOT_COMPUTED
 from rip.diverge.present.report.write import write_report
 from rip.diverge.result import tables
-from rip.schemas.errors import RipError
+from rip.schemas.errors import MissingPackage, RipError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x00"
 
@@ -61,17 +61,18 @@ def made(tmp_path: Path, scene: results.Scene, with_traces: bool = True) -> str:
 
 def test_it_says_what_happened_where_and_why(tmp_path: Path) -> None:
     text = Page(made(tmp_path, results.Scene())).text
-    assert "Tokens diverge at step 17 of request req-1." in text
-    assert "Of 2 requests run twice, as A (single, 2026-07-14) and B (batch-8, 2026-07-14), 1 got" in text
-    assert "the first difference is at layers.2.mlp.gate_proj, step 5 (position 13), where" in text
-    assert "12 steps later, the answers part at step 17: A goes on with “" in text
-    assert "Why The forward pass had another shape (high confidence)." in text
-    assert "The logits moved by up to 0.00407, enough to swap the two likeliest candidates" in text
-    assert "The forward pass had another shape" in text
+    assert "1 of 2 sequences diverges, at step 17 of request req-1." in text
+    assert "1 of 2 answers changed between A (single, 2026-07-14) and B (batch-8, 2026-07-14)." in text
+    assert "layers.2.mlp.gate_proj, step 5 (position 13): its inputs are bitwise equal." in text
+    assert "12 steps later the tokens diverge at step 17: “" in text
+    assert "Why Different batch shape (high confidence). batch_size: 1 in A, 8 in B; " in text
+    assert "0.27 ULP (bfloat16)" in text
+    assert "The top two candidates can swap: margin 0.006 in A, largest logit difference 0.00407." in text
+    assert "consistent with rounding: different kernel or summation order" in text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in text
-    assert "a repeat of A, to measure its own noise" in text
+    assert "no repeats of A's lane (--noise), so its own scatter is not known" in text
     assert "cpu.threads" in text
-    assert "Positions after the first divergent token are not compared" in text
+    assert "13 of 76 positions come after the tokens diverge in 1 sequence" in text
     assert "c0ffeec0ffee" in text
 
 
@@ -97,12 +98,12 @@ def test_without_traces_token_ids_stand_for_the_text(tmp_path: Path) -> None:
 
 def test_equal_traces_read_as_equal(tmp_path: Path) -> None:
     page = Page(made(tmp_path, results.Scene(bitwise_equal=True)))
-    assert "The two runs are equal, bit for bit." in page.text
-    assert "token by token, and no difference was found in the numbers" in page.text
-    assert "were compared, and none differs" in page.text
-    assert "There is nothing to explain." in page.text
+    assert "The two runs are bitwise equal." in page.text
+    assert "No difference was found in the numbers." in page.text
+    assert "None differs." in page.text
+    assert "Nothing to explain." in page.text
     assert "All 38 tokens are equal" in page.text
-    assert "No row of this sequence that was compared differs." in page.text
+    assert "No compared row of this sequence differs." in page.text
     assert "diverge at" not in page.text
     assert not [
         attributes for _, attributes in page.tags if attributes.get("class") in {"t first", "t other"}
@@ -112,7 +113,7 @@ def test_equal_traces_read_as_equal(tmp_path: Path) -> None:
 
 def test_equal_tokens_over_unequal_numbers_are_not_called_equal_runs(tmp_path: Path) -> None:
     page = Page(made(tmp_path, results.Scene(tokens_equal=True)))
-    assert "The tokens are equal; the numbers behind them are not." in page.text
+    assert "The tokens are equal, the numbers differ." in page.text
     assert [attributes for _, attributes in page.tags if attributes.get("class") == "heat"]
 
 
@@ -134,7 +135,7 @@ def test_a_comparison_of_tokens_alone_says_that_the_inside_was_not_seen(tmp_path
     table = pa.Table.from_pylist(rows, schema=tables.arrow_schema("tokens"))
     pq.write_table(table, tmp_path / "result" / "tokens.parquet")
     write_report(tmp_path / "result", tmp_path / "r.html")
-    assert "No site was captured in both traces" in (tmp_path / "r.html").read_text()
+    assert "No module output was captured in both traces" in (tmp_path / "r.html").read_text()
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -277,10 +278,11 @@ def test_a_page_that_cannot_be_written_is_an_error_with_a_fix(tmp_path: Path) ->
     assert (tmp_path / "r.html").stat().st_mode & 0o077 == 0  # it holds prompts
 
 
-def test_jinja_is_told_of_when_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jinja_neither_form_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results.write_result(tmp_path / "result", results.Scene())
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    with pytest.raises(RipError, match="jinja2"):
-        write_report(tmp_path / "result", tmp_path / "r.html")
-    write_report(tmp_path / "result", tmp_path / "r.md", form="markdown")  # needs no jinja2
-    assert (tmp_path / "r.md").read_text().startswith("# Tokens diverge")
+    for name, form in (("r.html", "html"), ("r.md", "markdown")):
+        with pytest.raises(MissingPackage, match="jinja2") as caught:
+            write_report(tmp_path / "result", tmp_path / name, form="html" if form == "html" else "markdown")
+        assert "rip-forensics[report]" in caught.value.fix
+        assert not (tmp_path / name).exists()

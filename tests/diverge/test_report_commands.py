@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
-from rip.diverge.causes.confirm import Commands
+from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
-from rip.diverge.present.report.sources import find_sources
+from rip.diverge.present.report.reading.traces import find_sources
 from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
+from rip.schemas.findings.command import Command
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 SITES = llama_sites(2)
-STATED = re.compile(r"Run the commands of this document in `([^`]+)`")
+STATED = re.compile(r"Run all commands in `([^`]+)`")
 
 
 def commands_of(markdown: str) -> list[str]:
@@ -111,23 +112,33 @@ def test_an_incident_that_moved_as_a_whole_names_its_new_folder(compared: Path, 
 
 def test_a_trace_that_moved_alone_is_named_where_it_lies(compared: Path, tmp_path: Path) -> None:
     shutil.move(compared / "b b.parquet", compared / "result" / "b b.parquet")
-    place, sources = find_sources(read_verdict(compared / "result"), compared / "result")
+    paths, sources = find_sources(read_verdict(compared / "result"), compared / "result")
     assert [source.path for source in sources] == ["a.parquet", "result/b b.parquet"]
-    said = "rip replay 'b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
-    assert place.command(said) == said.replace("'b b.parquet'", "'result/b b.parquet'")
-    assert place.command("rip query old 'SELECT 1'") == "rip query result 'SELECT 1'"
+    again = Command(
+        purpose="rerun",
+        argv=["rip", "replay", "b b.parquet", "-o", "try.parquet"],
+        then=["rip", "diverge", "a.parquet", "try.parquet"],
+    )
+    assert paths.command(again) == (
+        "rip replay 'result/b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
+    )
+    show = Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])
+    assert paths.command(show) == "rip query result 'SELECT 1'"
+    # A document of version 1 holds the command as text only.
+    assert paths.command(Command(purpose="not known", text="rip query old")) == "rip query old"
 
 
 def test_a_model_is_named_by_its_whole_path_where_the_replay_ran_in_another_folder(tmp_path: Path) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
-    place = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
-    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=place)})
+    model = {"path": fact(str(tmp_path / "models" / "m"), "rip")}
+    seen = Fingerprint.build("0", "2026-01-01T00:00:00Z", {"model": Section(volatile=model)})
     about = header([], lane={"name": "l", "engine": "hf", "model": "m"}, fingerprint=seen.to_object())
 
-    def command(folder: Path) -> str:
-        return Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay()
+    def name(folder: Path) -> str:
+        argv = Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay().argv
+        return argv[argv.index("--model") + 1]
 
-    assert "--model m " in command(tmp_path / "models")
-    assert f"--model {tmp_path / 'models' / 'm'} " in command(tmp_path)
+    assert name(tmp_path / "models") == "m"
+    assert name(tmp_path) == str(tmp_path / "models" / "m")
     shutil.rmtree(tmp_path / "models")
-    assert "--model m " in command(tmp_path)  # gone: as it was called
+    assert name(tmp_path) == "m"  # gone: as it was called

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rip.diverge.present.format import plain
-from rip.diverge.present.report.markdown_text import block, code, fenced, flowing, text
+from rip.diverge.present.report.markdown import block, code, fenced, flowing, text
 from rip.diverge.present.report.write import write_report
 
 HOSTILE = "</b><script>alert(1)</script>|`x`|[a](b)*c*~~d~~ @team #1 www.example.org\n# head\u202e"
@@ -63,12 +63,15 @@ def made(tmp_path: Path, scene: results.Scene, **more: str) -> str:
 
 def test_it_says_what_where_and_why_and_how_to_check_it(tmp_path: Path) -> None:
     page = Rendered(made(tmp_path, results.Scene()))
-    assert "What. Of 2 requests run twice" in page.text
-    assert "enough to swap the two likeliest candidates" in page.text
+    assert (
+        "What. 1 of 2 answers changed between A (single, 2026-07-14) and B (batch-8, 2026-07-14)."
+        in page.text
+    )
+    assert "The top two candidates can swap" in page.text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in page.text
-    assert "Missing evidence: a repeat of A, to measure its own noise" in page.text
+    assert "Missing evidence: no repeats of A's lane (--noise)" in page.text
     for title in (
-        "Timeline of evidence",
+        "Timeline",
         "Causes",
         "Candidates at step 17",
         "Environment changes",
@@ -84,13 +87,13 @@ def test_it_says_what_where_and_why_and_how_to_check_it(tmp_path: Path) -> None:
 def test_a_title_stands_above_the_headline(tmp_path: Path) -> None:
     lines = made(tmp_path, results.Scene(), title="Replica 7 <answers> *otherwise*").splitlines()
     assert lines[0] == "# Replica 7 &lt;answers&gt; &#42;otherwise&#42;"
-    assert lines[2].startswith("**Tokens diverge at step 17")
+    assert lines[2].startswith("**1 of 2 sequences diverges, at step 17")
 
 
 def test_equal_traces_read_as_equal(tmp_path: Path) -> None:
     page = Rendered(made(tmp_path, results.Scene(bitwise_equal=True)))
-    assert "The two runs are equal, bit for bit." in page.text
-    assert "There is nothing to explain." in page.text
+    assert "The two runs are bitwise equal." in page.text
+    assert "Nothing to explain." in page.text
     assert "## Causes" not in page.text
     assert "compared bit for bit, 0 differ." in page.text
 

@@ -10,12 +10,15 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.diverge.present.format import does, drift_cell, drift_words, moment, pieces, plural
-from rip.diverge.present.report import html as report_html
-from rip.diverge.present.report.heat import Columns, Scale, draw
-from rip.diverge.present.report.sources import Place, Source
+from rip.diverge.present.format import does, drift_cell, drift_size, moment, pieces, plural
+from rip.diverge.present.report.pair_sentences import close_call
+from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scale, draw
+from rip.diverge.present.report.reading.traces import ReportPaths, Source
+from rip.diverge.present.report.rendering import TEMPLATES
 from rip.diverge.present.report.summary import next_step, summarise
-from rip.diverge.present.verdict import close_call, headline, is_cut, second_line
+from rip.diverge.present.verdict import headline, is_cut, second_line
+from rip.schemas.findings.command import Command
+from rip.schemas.findings.unseen import RowsUnseen
 from rip.schemas.verdict import FirstText
 
 
@@ -27,26 +30,30 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     def said(**changes: object) -> str:
         return headline(verdict.model_copy(update={"first_token": first.model_copy(update=changes)}))
 
-    many = " 1 of 2 sequences diverges."
-    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2." + many
-    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4." + many
-    assert said(token_b=None) == "In request req-1, B ends at step 17 where A goes on." + many
+    many = "1 of 2 sequences diverges, "
+    assert said(sample=2) == many + "at step 17 of request req-1, sample 2."
+    assert said(step=None, position=4) == many + "in the prompt of request req-1, position 4."
+    assert said(token_b=None) == many + "where B ends: step 17 of request req-1."
+    one = {"compared": verdict.compared.model_copy(update={"sequences": 1})}
+    verdict = verdict.model_copy(update=one)
+    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2."
+    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4."
+    assert said(token_b=None) == "In request req-1, B ends at step 17; A continues."
     unseen = verdict.first_site
     assert unseen is not None
+    unseen_rows = RowsUnseen(kind="not computed", count=5, position=0, site="embed_tokens")
     later = verdict.model_copy(
-        update={
-            "first_site": unseen.model_copy(
-                update={"is_origin": False, "unseen": "positions 0–4 were cached"}
-            )
-        }
+        update={"first_site": unseen.model_copy(update={"is_origin": False, "unseen": [unseen_rows]})}
     )
-    assert "a first observed difference: positions 0–4 were cached." in second_line(later)
+    line = second_line(later)
+    assert line.startswith("First observed difference: layers.2.mlp.gate_proj at position 13.")
+    assert "5 earlier rows were not computed in both runs" in line
 
 
 @pytest.mark.parametrize(
     ("margin", "moved", "said"),
     [
-        (0.01, 0.02, "A near tie"),
+        (0.01, 0.02, "Near tie"),
         (2.0, 0.02, "Not a near tie"),
         (0.5, 0.0, "the choice differs, not the numbers"),
     ],
@@ -68,7 +75,7 @@ def test_every_cell_of_a_map_is_drawn_once_in_its_class(drifts: list[float]) -> 
     values = np.array([drifts, [0.0] * len(drifts)], np.float32)
     scale = Scale.over((min(drifts), max(drifts)))
     columns = Columns((("steps", len(drifts)),), tuple("x" * len(drifts)), ())
-    map_ = draw("m", values, columns, ["a", "b"], scale, cell_height=4, row_groups=[0, 0], row_labels=[])
+    map_ = draw(Matrix("m", values, columns, Rows(["a", "b"], [0, 0], [], height=4), scale))
     drawn = [int(run) for layer in map_.layers for run in re.findall(r"h(\d+)", layer.path)]
     assert sum(drawn) == map_.cell_width * len(drifts)  # the first row wholly, nothing of the second
     assert all(layer.path.startswith("M") for layer in map_.layers)
@@ -87,7 +94,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_text_stands_out_from_its_ground_in_both_themes() -> None:
-    style = (Path(report_html.TEMPLATES) / "report.css").read_text()
+    style = (TEMPLATES / "report.css").read_text()
     assert contrast("#ffffff", "#000000") == pytest.approx(21)
     assert contrast("#8b929b", "#fcfcfb") < 4.5  # the negative control
     blocks = [style[: style.index("{% set dark %}")], style[style.index("{% set dark %}") :]]
@@ -112,7 +119,7 @@ def test_verbs_agree_with_their_counts_and_plurals_with_their_words() -> None:
     assert (plural(1, "entry"), plural(2, "entry"), plural(2, "hash")) == ("1 entry", "2 entries", "2 hashes")
 
 
-def test_one_text_and_several_are_told_without_a_slip(tmp_path: Path) -> None:
+def test_one_text_and_several_agree_with_their_verbs(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene(bitwise_equal=True))
 
     def said(texts: int, differing: int) -> str:
@@ -124,12 +131,12 @@ def test_one_text_and_several_are_told_without_a_slip(tmp_path: Path) -> None:
         return " ".join([headline(one), *(sentence.text for sentence in summarise(one, source, []))])
 
     assert "1 text compared: equal" in said(1, 0)
-    assert "1 answer of A (single) and B (batch-8) was compared as text and read the same" in said(1, 0)
-    assert "1 text was compared, and none differs" in said(1, 0)
-    assert "3 texts were compared" in said(3, 0)
-    assert "answers of A (single) and B (batch-8) to the one request, compared as text, are not" in said(1, 1)
+    assert "1 answer compared as text, all equal: A (single) and B (batch-8)." in said(1, 0)
+    assert "Compared: 1 text. None differs." in said(1, 0)
+    assert "Compared: 3 texts. None differs." in said(3, 0)
+    assert "1 of 1 answer differs, compared as text: A (single) and B (batch-8)." in said(1, 1)
     assert "1 of 3 texts differs." in said(3, 1)
-    assert "Of 3 answers of A (single) and B (batch-8), compared as text, 2 differ." in said(3, 2)
+    assert "2 of 3 answers differ, compared as text: A (single) and B (batch-8)." in said(3, 2)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +151,27 @@ def test_an_excerpt_begins_with_dots_only_where_something_was_left_out(
 
 
 def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -> None:
-    assert drift_words(0.0) == "its drift is too small for the recorded summary of a row"
-    assert drift_cell(0.0) == "too small to tell"
-    assert drift_words(0.0021) == "relative drift 2.1e-3"
+    assert drift_size(0.0) == "drift below the sketch's resolution"
+    assert drift_cell(0.0) == "below resolution"
+    assert drift_size(0.0021) == "relative drift 2.1e-3"
     assert drift_cell(0.0021) == "2.1e-3"
     assert drift_cell(None) == "–"
 
 
 def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene())
-    place = Place(tmp_path, "result")
-    step = next_step(verdict, place, [])
+    paths = ReportPaths(tmp_path, "result")
+    step = next_step(verdict, paths, [])
     assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
-    look = verdict.causes[0].model_copy(update={"confirm": "rip query old 'SELECT 1'"})
-    assert next_step(verdict.model_copy(update={"causes": [look]}), place, []).command == (
+    look = verdict.causes[0].model_copy(
+        update={"confirm": Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])}
+    )
+    assert next_step(verdict.model_copy(update={"causes": [look]}), paths, []).command == (
         "rip query result 'SELECT 1'"
     )
-    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), place, []).text
+    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), paths, []).text
     equal = results.write_result(tmp_path / "equal", results.Scene(bitwise_equal=True))
-    assert next_step(equal, place, []).text.startswith("Nothing: keep the two traces")
+    assert next_step(equal, paths, []).text.startswith("Nothing to do. Keep the two traces")
 
 
 def test_times_are_for_people_and_what_is_no_time_stays() -> None:

@@ -10,8 +10,8 @@ import pytest
 from fakes import results
 from fakes.traces import header, llama_sites, result, sequence, write_trace
 from rip.diverge.compare import diverge
+from rip.diverge.present.report.environment_changes import group_by_rule
 from rip.diverge.present.report.proofs import proofs
-from rip.diverge.present.report.rules import group_by_rule
 from rip.diverge.present.report.write import write_report
 from rip.diverge.result import tables
 from rip.schemas.change import Change
@@ -68,7 +68,8 @@ def test_without_its_traces_a_report_says_so_and_shows_the_rest(compared: Path, 
     (tmp_path / "b.parquet").unlink()
     missing = write_report(compared, tmp_path / "r.html")
     assert len(missing) == 1
-    assert missing[0].startswith("Trace B was not read (nothing is at ")
+    assert missing[0].startswith("Trace B was not read (")
+    assert "b.parquet does not exist" in missing[0]
     for text in document(compared):
         assert "Trace B was not read" in text
         assert "Trace A was not read" not in text
@@ -78,7 +79,7 @@ def test_another_trace_at_the_same_place_is_not_taken_for_it(compared: Path, tmp
     about = header(SITES, token_text={"7": " somebody else's words"})
     write_trace(tmp_path / "b.parquet", [sequence(2, len(SITES))], about)
     for text in document(compared):
-        assert "holds another trace than the one that was compared" in text
+        assert "is not the trace that was compared" in text
         assert "somebody else" not in text
 
 
@@ -113,13 +114,15 @@ def zoomed(state: str) -> Zoom:
     )
 
 
-def test_a_transplant_that_proves_the_origin_is_told_first_and_in_the_summary(tmp_path: Path) -> None:
+def test_a_transplant_that_proves_the_origin_comes_first_and_in_the_summary(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene())
     changed(tmp_path / "result", verdict, zoom=zoomed("proven"))
     for text in document(tmp_path / "result"):
-        assert "Where it starts is shown by experiment: with A" in text
+        assert "Proven by experiment: with A" in text
         assert "s rows put in at layers.2.mlp.gate_proj, B follows A to position 24" in text
-        assert text.index("Transplant: proven") < text.index("Zoom into layers.2.mlp.gate_proj")
+        assert text.index("Transplant (activation patching): proven") < text.index(
+            "Zoom into layers.2.mlp.gate_proj"
+        )
         assert "aten.mm.default gives another output for equal inputs &lt;here" in text
         assert "threads 1 in A, 2 in B" in text
 
@@ -128,12 +131,12 @@ def test_a_transplant_that_proves_nothing_is_not_called_a_proof(tmp_path: Path) 
     verdict = results.write_result(tmp_path / "result", results.Scene())
     changed(tmp_path / "result", verdict, zoom=zoomed("not proven"))
     for text in document(tmp_path / "result"):
-        assert "Transplant: not proven" in text
-        assert "shown by experiment" not in text
-        assert "inferred from the recordings" in text
+        assert "Transplant (activation patching): not proven" in text
+        assert "Proven by experiment" not in text
+        assert "Inferred from the recordings" in text
 
 
-def test_the_reference_is_told_with_its_numbers(tmp_path: Path) -> None:
+def test_the_reference_is_shown_with_its_numbers(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene())
     assert proofs(verdict) == []
     place = ReferenceSite(
@@ -183,13 +186,13 @@ def test_patterns_are_shown_for_several_sequences_and_for_one_not(tmp_path: Path
     for text in (html, markdown):
         assert "3 of 12: 0.25 (0.09 to 0.53)" in text
         assert "0.400 to 0.900" in text
-        assert "The forward pass had another shape" in text
-        assert "the largest is at step 12 (position 20) of request req-1, at layers.1" in text
+        assert "Different batch shape" in text
+        assert "the largest jump is at step 12 (position 20) of request req-1, at layers.1" in text
     assert 'class="curve"' in html
     few = patterns.model_copy(update={"sequences": 3})
     changed(tmp_path / "result", verdict, patterns=few)
     for text in document(tmp_path / "result"):
-        assert "It jumps in 1 sequence" in text  # a jump is a clue, however few the sequences
+        assert "Drift jumps in 1 sequence" in text  # a jump is a clue, however few the sequences
         assert "interval" not in text
     changed(tmp_path / "result", verdict, patterns=few.model_copy(update={"jump": None}))
     for text in document(tmp_path / "result"):
@@ -225,20 +228,20 @@ def test_a_comparison_by_text_alone_has_a_timeline_and_three_sentences(tmp_path:
     verdict = diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "result")
     assert verdict.first_text is not None
     for text in document(tmp_path / "result"):
-        assert "to the one request, compared as text, are not the same" in text
-        assert "Replay both on an engine that tells token ids" in text
-        assert "the texts part at character 14" in text
-        assert "The texts of request r0 part" in text
+        assert "1 of 1 answer differs, compared as text" in text
+        assert "Replay both on an engine that returns token ids" in text
+        assert "the texts diverge at character 14" in text
+        assert "The texts of request r0 diverge" in text
 
 
-def test_prompts_that_differ_are_told_as_such_and_no_choice_is_weighed(tmp_path: Path) -> None:
+def test_prompts_that_differ_are_named_and_no_choice_is_weighed(tmp_path: Path) -> None:
     other = sequence(1, len(SITES))
     other.tokens[2] = 7
     write_trace(tmp_path / "a.parquet", [sequence(1, len(SITES))], header(SITES))
     write_trace(tmp_path / "b.parquet", [other], header(SITES))
     diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "result")
     for text in document(tmp_path / "result"):
-        assert "did not get the same prompt" in text
-        assert "the prompts part at position 2" in text
+        assert "The two runs got different prompts" in text
+        assert "the prompts differ from position 2 on" in text
         assert "near tie" not in text
         assert "margins 3" not in text

@@ -12,8 +12,11 @@ from fakes import results
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from rip.diverge.compare import diverge
 from rip.diverge.present.format import quoted_token
-from rip.diverge.present.report.markdown_pair import _groups
+from rip.diverge.present.report.pictures.text_map import group_rows
 from rip.diverge.present.report.write import write_report
+from rip.schemas.findings.execution import ShapeDiffers
+from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
+from rip.schemas.findings.statement import Sentence
 from rip.schemas.trace import Setting, TraceHeader
 from rip.schemas.verdict import Cause, Verdict
 
@@ -56,21 +59,27 @@ def test_a_small_margin_is_called_a_near_tie_only_where_rounding_explains_the_dr
 ) -> None:
     changed(tmp_path, lambda found: found.model_copy(update={"id": cause}))
     for text in both_forms(tmp_path):
-        assert ("A near tie: A's margin" in text) is tie
+        assert ("Near tie: margin" in text) is tie
         assert "rounding can flip" not in text
-        assert "the drift can flip the choice" in text
+        assert "can flip the choice" in text
 
 
-def test_a_cause_is_told_whole_with_its_command_and_how_to_read_it(tmp_path: Path) -> None:
-    evidence = ["X is an origin: its inputs are equal", LONG.strip(), "its drift is 0.5: within rounding"]
-    told = {"evidence": evidence, "tells": "if the new run equals A, this is the cause"}
-    changed(tmp_path, lambda found: found.model_copy(update=told))
+def test_a_cause_has_its_evidence_its_command_and_how_to_read_it(tmp_path: Path) -> None:
+    evidence = [
+        FirstDifferenceAt(role="origin", site="layers.0", position=3),
+        Sentence(text=LONG.strip()),
+        ShapeDiffers(name="cached_tokens", a=0, b=16),
+        DriftSize(rel_drift=0.5, ulps=0.003, dtype="bfloat16", reading="within rounding"),
+    ]
+    update = {"evidence": evidence, "interpretation": "same setting as A"}
+    changed(tmp_path, lambda found: found.model_copy(update=update))
     for text in both_forms(tmp_path):
-        first, rest = text.split("This is inferred", 1)
-        assert f"{LONG.strip().capitalize()}; its drift is 0.5: within rounding." in first
-        assert "an origin" not in first  # that is what Where says
+        first, rest = text.split("Inferred from", 1)
+        assert f"{LONG.strip().capitalize()}; drift 0.5, 0.003 ULP (bfloat16): consistent" in first
+        assert "is an origin" not in first  # Where says it
+        assert "cached" not in first  # the size comes before it
         assert rest.index("rip replay req.json --neighbours 0") < rest.index(
-            "How to read it: if the new run equals A, this is the cause."
+            "How to read it: if the new run equals A, this is the cause"
         )
 
 
@@ -79,11 +88,11 @@ def test_unlike_prompts_are_not_called_equal_and_nothing_is_said_to_hold(tmp_pat
     longer.tokens[:], shorter.tokens[:] = [1, 2, 3, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5, 6, 7]
     verdict, *texts = compared(tmp_path, [longer], [shorter])
     assert verdict.levels["semantic"].state == "not comparable"
-    assert verdict.levels["semantic"].why == "the prompts are not the same"
+    assert [reason.kind for reason in verdict.levels["semantic"].why] == ["prompts differ"]
     for text in texts:
         assert "5 tokens in A and 4 tokens in B" in text
         assert "3 generated tokens" in text
-        assert "enters both runs" not in text
+        assert "equal in both runs" not in text
         assert "Candidates at" not in text  # nobody chose a prompt
         assert "No row of this sequence could be compared" not in text
 
@@ -94,7 +103,7 @@ def test_levels_and_timeline_name_logits_by_the_same_position(tmp_path: Path) ->
     disturb_logits(moved, 5, 0.5)
     verdict, _, markdown = compared(tmp_path, [sequence(1, len(SITES))], [moved])
     named = re.findall(r"largest log\w+ difference [^|]*? position (\d+)", markdown)
-    first = re.search(r"position (\d+) \| \*\*Log\S+ differ for the first time", markdown)
+    first = re.search(r"position (\d+) \| \*\*First differing log", markdown)
     assert named
     assert first is not None
     site = verdict.first_site
@@ -127,7 +136,7 @@ def test_a_choice_is_shown_with_the_chosen_tokens_and_what_the_samplers_saw(tmp_
     assert re.search(rf"\| {unlikely} \|[^|]*\|[^|]*\|[^|]*\|[^|]*\|[^|]*\| B \|", chosen[0])
     assert chosen[0].count("█ ") < 12  # the others are folded away
     for text in (html, markdown):
-        assert "the random number drawn was 0.125000 in A, 0.875000 in B" in text
+        assert "random draw: 0.125000 in A, 0.875000 in B" in text
         assert "temperature 0.7; top_k 0 in A, 3 in B; top_p 0.95 (from generation_config)." in text
         assert "min_p 0.0;" not in text
 
@@ -138,11 +147,12 @@ def test_logits_that_differ_without_a_token_or_a_row_are_shown(tmp_path: Path) -
     b.logits_hash[5] += 1
     _, *texts = compared(tmp_path, [a], [b])
     for text in texts:
-        assert "No token diverges; here the logits differ for the first time." in text
+        assert "No token diverges; the logits differ here for the first time." in text
         assert (
-            f"{int(a.topk_ids[5, 11])}" in text.split("Candidates at step 2")[1].split("Margin and drift")[0]
+            f"{int(a.topk_ids[5, 11])}"
+            in text.split("Candidates at step 2")[1].split("Margin and logit difference")[0]
         )
-        assert "differs; the logits do, so the difference arises behind them." in text
+        assert "differs; the logits do, so the difference arises after them." in text
 
 
 def test_rows_of_unlike_dtypes_are_counted_by_their_summaries(tmp_path: Path) -> None:
@@ -152,27 +162,27 @@ def test_rows_of_unlike_dtypes_are_counted_by_their_summaries(tmp_path: Path) ->
     said = header(SITES), header(llama_sites(2, "float32"))
     _, *texts = compared(tmp_path, [sequence(1, len(SITES))], [moved], said)
     for text in texts:
-        assert f"{len(SITES)} sites with another dtype or row hash compared only by a short summary" in text
+        assert f"{len(SITES)} sites with a different dtype or row hash compared by sketch" in text
         assert "of 0 sites" not in text
         assert "0 row hashes" not in text
         assert not re.search(r"\b0 rows", text)
 
 
-def test_a_value_that_is_not_finite_is_not_told_as_a_drift_of_nan(tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_has_no_drift_of_nan(tmp_path: Path) -> None:
     broken = sequence(1, len(SITES))
     disturb(broken, 5, 3)
     broken.l2[5, 3] = broken.absmax[5, 3] = np.inf
     broken.sketch[5, 3] = np.inf
     _, *texts = compared(tmp_path, [sequence(1, len(SITES))], [broken])
     for text in texts:
-        assert "a value is not finite, so the drift has no size" in text
+        assert "a value is not finite; " in text
         assert "drift NaN" not in text
 
 
 def test_a_map_of_many_layers_takes_few_lines() -> None:
     names = ["embed_tokens", *(f"layer {index}" for index in range(30)), "norm"]
     equal = [index < 3 for index in range(32)]
-    lines = _groups(names, equal)
+    lines = group_rows(names, equal)
     assert [name for name, _ in lines][:2] == ["embed_tokens … layer 1", "layers 2–4"]
     assert len(lines) == 12
     assert [index for _, members in lines for index in members] == list(range(32))
@@ -189,10 +199,10 @@ def test_what_spreads_to_earlier_tokens_of_the_pass_stands_behind_its_origin(tmp
     assert verdict.first_site is not None
     assert verdict.first_site.position == 2
     origin = markdown.index("origin of the difference")
-    assert origin < markdown.index("It spreads through the whole pass, to earlier tokens too")
+    assert origin < markdown.index("Spreads through the whole pass, to earlier tokens too")
 
 
-def test_a_part_of_a_character_is_told_as_its_token() -> None:
+def test_a_part_of_a_character_is_shown_as_its_token() -> None:
     texts = {"7": "\ufffd", "8": "数"}
-    assert quoted_token(7, texts) == "token 7, a part of a character"
+    assert quoted_token(7, texts) == "token 7, part of a character"
     assert quoted_token(8, texts) == "“数” (8)"

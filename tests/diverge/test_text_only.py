@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from fakes.traces import header, llama_sites, result, sequence, write_trace
+from fakes.verdicts import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.pairing import first_difference
+from rip.diverge.present.findings.sentence import where, why
 from rip.diverge.views.query import run as ask
 from rip.diverge.views.views import open_views
 from rip.schemas.errors import BadInput, NothingCompared
@@ -59,7 +61,7 @@ def test_equal_texts_hold_semantic_and_do_not_prove_tokens(tmp_path: Path) -> No
         "token": "not comparable",
         "semantic": "holds",
     }
-    assert "do not prove equal tokens" in (verdict.levels["token"].why or "")
+    assert "do not prove equal tokens" in why(verdict.levels["token"])
     assert verdict.level == "semantic"
     assert (verdict.compared.texts, verdict.compared.texts_differing, verdict.compared.sequences) == (2, 0, 0)
     assert (verdict.first_text, verdict.first_token, verdict.causes) == (None, None, [])
@@ -69,7 +71,7 @@ def test_texts_that_differ_fail_the_tokens_and_name_the_character(tmp_path: Path
     long = "x" * 100
     verdict = compared(tmp_path, {"r0": "same", "r1": f"{long}ab"}, {"r0": "same", "r1": f"{long}cd"})
     token = verdict.levels["token"]
-    assert (token.state, token.where) == ("fails", "request 'r1' sample 0 character 100")
+    assert (token.state, where(token)) == ("fails", "request r1, character 100")
     assert verdict.levels["semantic"].state == "not comparable"
     first = verdict.first_text
     assert first is not None
@@ -111,7 +113,7 @@ def test_a_side_with_tokens_is_compared_by_its_text(tmp_path: Path) -> None:
     assert states(verdict)["token"] == "fails"
     assert verdict.first_text is not None
     assert verdict.first_text.character == 4
-    assert any("b.parquet holds no token ids" in line for line in verdict.not_seen)
+    assert any("b.parquet holds no token ids" in line for line in sentences(verdict.not_seen))
 
 
 def test_sequences_with_and_without_tokens_in_one_comparison(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_one_sequence_told_twice_is_refused(tmp_path: Path) -> None:
         ("Blue.", "token", 3, "--require semantic"),
         ("Blue.", "bitwise", 3, "--require semantic"),
         ("Blue.", "semantic", 0, "1 text compared: equal"),
-        ("Red.", "token", 1, "part at character 0"),
+        ("Red.", "token", 1, "differ from character 0 on"),
         ("Red.", "semantic", 1, "nothing scored them"),
     ],
 )
@@ -220,7 +222,7 @@ def test_causes_are_sought_where_only_texts_differ(tmp_path: Path) -> None:
     lane = Lane(name="main", engine="tgi", model="m")
     verdict = compared(tmp_path, {"r0": "a"}, {"r0": "b"}, lane=lane)
     assert [cause.id for cause in verdict.causes] == ["kernel"]
-    assert "engines: ollama in A, tgi in B" in verdict.causes[0].evidence
+    assert "engines: ollama in A, tgi in B" in sentences(verdict.causes[0].evidence)
 
 
 def test_a_trace_without_rows_can_be_queried(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write_parts, write_trace
+from fakes.verdicts import sentences
 from rip.diverge.compare import diverge
+from rip.diverge.present.findings.sentence import why
 from rip.diverge.present.verdict import headline, second_line
 from rip.diverge.reading import site_columns
 from rip.diverge.reading.load import open_trace
@@ -123,7 +125,7 @@ def test_the_parts_of_a_dead_run_are_read_like_the_whole(tmp_path: Path) -> None
     assert verdict.levels["token"].state == "holds"
     assert verdict.first_site is not None
     assert (verdict.first_site.sample, verdict.first_site.position) == (1, 19)
-    assert any("unfinished" in line for line in verdict.not_seen)
+    assert any("unfinished" in line for line in sentences(verdict.not_seen))
 
 
 def test_a_truncated_last_part_is_named_and_the_rest_compared(tmp_path: Path) -> None:
@@ -135,10 +137,10 @@ def test_a_truncated_last_part_is_named_and_the_rest_compared(tmp_path: Path) ->
     assert verdict.compared.positions == 2 * 20
     assert (verdict.first_token, verdict.causes) == (None, [])  # cut short is not ended
     assert verdict.levels["token"].state == "not comparable"
-    assert "B is incomplete: 30 positions of it are missing" in (verdict.levels["token"].why or "")
+    assert "B is incomplete: 30 positions of it are missing" in why(verdict.levels["token"])
     assert verdict.level is None
     assert "B is incomplete" in headline(verdict)
-    assert any("part-00002.parquet is truncated" in line for line in verdict.not_seen)
+    assert any("part-00002.parquet is truncated" in line for line in sentences(verdict.not_seen))
 
 
 def test_a_missing_part_in_the_middle_ends_the_comparison_there(tmp_path: Path) -> None:
@@ -147,14 +149,14 @@ def test_a_missing_part_in_the_middle_ends_the_comparison_there(tmp_path: Path) 
     (parts / "part-00001.parquet").unlink()
     verdict = diverge(whole, parts, tmp_path / "out")
     assert verdict.compared.positions == 2 * 7
-    assert any("no rows from position 7 to 19" in line for line in verdict.not_seen)
+    assert any("no rows from position 7 to 19" in line for line in sentences(verdict.not_seen))
 
 
 def test_a_sequence_that_an_unfinished_run_had_not_begun_is_missing_too(tmp_path: Path) -> None:
     whole = write_trace(tmp_path / "a.parquet", two_sequences(), ABOUT)
     parts = write_parts(tmp_path / "b.parquet", [[(0, 0, two_sequences()[0])]], ABOUT)
-    why = diverge(whole, parts, tmp_path / "out").levels["token"].why or ""
-    assert "B is incomplete: 35 positions of it are missing" in why
+    reason = why(diverge(whole, parts, tmp_path / "out").levels["token"])
+    assert "B is incomplete: 35 positions of it are missing" in reason
 
 
 def test_tokens_that_part_inside_an_unfinished_trace_diverge(tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ def test_another_row_hash_proves_nothing_about_bits(tmp_path: Path) -> None:
     b = write_trace(tmp_path / "b.parquet", [one], header(SITES, row_hash="other-hash/1"))
     level = diverge(a, b, tmp_path / "out").levels["bitwise"]
     assert level.state == "not comparable"
-    assert "different row hashes" in (level.why or "")
+    assert "different row hashes" in why(level)
     disturb(one, 9, 3)
     c = write_trace(tmp_path / "c.parquet", [one], header(SITES, row_hash="other-hash/1"))
     assert diverge(a, c, tmp_path / "out2").levels["bitwise"].state == "fails"

@@ -17,6 +17,12 @@ import pyarrow.parquet as pq
 from rip.diverge.result import tables
 from rip.schemas import trace
 from rip.schemas.change import Change
+from rip.schemas.findings.command import Command
+from rip.schemas.findings.execution import ShapeDiffers
+from rip.schemas.findings.reasons import Measured, Plain
+from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
+from rip.schemas.findings.statement import Location
+from rip.schemas.findings.unseen import AfterDivergence, NoEvidence
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.verdict import Cause, Compared, FirstSite, FirstToken, LevelVerdict, TraceRef, Verdict
 
@@ -333,8 +339,9 @@ def _candidates(
 
 def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
     diverging = next((row for row in rows["tokens"] if not row["token_equal"]), None)
-    where = f"request {scene.request_ids[0]}, sample 0, position {scene.origin_position}"
     origin = site_table(scene.layers)[scene.origin_site]
+    where = Location(request_id=scene.request_ids[0], position=scene.origin_position, site=origin.name)
+    comparable = sum(row["comparable"] for row in rows["tokens"])
     first_site = FirstSite(
         request_id=scene.request_ids[0],
         sample=0,
@@ -356,7 +363,7 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
     )
     same = scene.bitwise_equal
     token = (
-        LevelVerdict(state="fails", where=f"step {diverging['step']}")
+        LevelVerdict(state="fails", where=Location(request_id=scene.request_ids[0], step=diverging["step"]))
         if diverging
         else LevelVerdict(state="holds")
     )
@@ -375,10 +382,14 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
         levels={
             "bitwise": LevelVerdict(state="holds") if same else LevelVerdict(state="fails", where=where),
             "numeric": LevelVerdict(
-                state="not stated", why="no tolerance was stated; largest logit difference 0.0078"
+                state="not stated",
+                why=[
+                    Plain(kind="no tolerance"),
+                    Measured(of="logit", largest=0.0078, compared=comparable, comparable=comparable),
+                ],
             ),
             "token": token,
-            "semantic": LevelVerdict(state="not stated", why="no scorer was given"),
+            "semantic": LevelVerdict(state="not comparable", why=[Plain(kind="texts not recorded")]),
         },
         first_token=first_token,
         first_site=None if same else first_site,
@@ -387,11 +398,17 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
         else [
             Cause(
                 id="batch-shape",
-                label="The forward pass had another shape",
-                evidence=["batch size 1 in A, 8 in B", "inputs of the first differing module were equal"],
-                missing=["a repeat of A, to measure its own noise"],
+                evidence=[
+                    ShapeDiffers(name="batch_size", a=1, b=8),
+                    FirstDifferenceAt(role="begins", site=origin.name, position=scene.origin_position),
+                    DriftSize(rel_drift=2.1e-3, ulps=0.27, dtype="bfloat16", reading="within rounding"),
+                ],
+                missing=[NoEvidence(kind="repeats")],
                 confidence="high",
-                confirm="rip replay req.json --neighbours 0 -o alone.parquet",
+                confirm=Command(
+                    purpose="rerun",
+                    argv=["rip", "replay", "req.json", "--neighbours", "0", "-o", "alone.parquet"],
+                ),
             )
         ],
         changes=[]
@@ -408,11 +425,20 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
         compared=Compared(
             sequences=len(scene.request_ids),
             sequences_diverging=1 if diverging else 0,
-            positions=sum(row["comparable"] for row in rows["tokens"]),
+            positions=comparable,
             sites=len(rows["site_totals"]),
             rows=sum(row["compared"] for row in rows["site_totals"]),
             rows_differing=len(rows["sites"]),
         ),
         max_abs_logit_diff=0.0 if same else 0.0078,
-        not_seen=["Positions after the first divergent token are not compared: their inputs differ."],
+        not_seen=[
+            AfterDivergence(
+                positions=len(rows["tokens"]) - comparable,
+                of=len(rows["tokens"]),
+                sequences=1,
+                can_force=True,
+            )
+        ]
+        if diverging
+        else [],
     )

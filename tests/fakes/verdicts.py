@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from fakes.traces import (
     write_trace,
 )
 from rip.diverge.compare import diverge
+from rip.diverge.present.findings.commands import in_shell
+from rip.diverge.present.findings.sentence import sentence as sentence_of
 from rip.schemas.change import Change
+from rip.schemas.findings.statement import Statement
 from rip.schemas.fingerprint import fact
 from rip.schemas.trace import Lane, Request, Setting
 from rip.schemas.verdict import Cause, Verdict
@@ -65,3 +69,13 @@ def change(section: str, field: str, before: object, after: object) -> Change:
 def sampled(**values: Any) -> list[Request]:
     settings = {name: Setting(resolved=value, source="engine default") for name, value in values.items()}
     return [Request(request_id="r0", envelope_sha256="0" * 64, sampling=settings)]
+
+
+def sentences(found: Iterable[Statement]) -> list[str]:
+    """What findings say."""
+    return [sentence_of(one) for one in found]
+
+
+def typed(one: Cause) -> str:
+    """The confirming command of a cause, as it is typed; empty: there is none."""
+    return "" if one.confirm is None else in_shell(one.confirm)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+import pytest
 from faults import (
     kinds_attention,
     kinds_cache,
@@ -16,30 +18,77 @@ from faults import (
 from faults.case import Case
 from faults.lab import Seen
 from faults.zoomed import op_named, proven
+from rip.schemas.findings.execution import FieldChanged
+from rip.schemas.findings.rows import (
+    CacheBoundary,
+    ConstantDifference,
+    ExpertsAtFault,
+    RoutingDiffers,
+    RowRelation,
+)
+from rip.schemas.findings.statement import Statement
+from rip.schemas.findings.tokens import (
+    CandidatesFiltered,
+    DrawStream,
+    ProcessedLogits,
+    PromptsDiffer,
+    SequenceEnded,
+)
+from rip.schemas.verdict import Cause
 
 NO_FAULT = "no fault"
-SAID = {
-    "bias dropped": "a constant is added or missing",
-    "whole output negated": "B's row is the negative",
-    "output scaled": "times A's row",
-    "weights of one expert": "only rows of expert",
-    "one expert flipped": " in A and ",
-    "silent top_k": "top_k",
-    "silent top_p": "top_p near",
-    "silent min_p": "min_p near",
-    "silent temperature": "as temperatures of 1 in A and 0.6 in B",
-    "RNG offset by one": "B is 1 number ahead",
-    "repetition penalty ignored": "which both requests state, is not applied in B",
-    "frequency penalty ignored": "which both requests state, is not applied in B",
-    "logit bias ignored": "logit_bias, which both requests state, is not applied in B",
-    "stop string ignored": "ends its text",
-    "stop token ignored": "is one of the stated stop_token_ids",
-    "one token more in the prompt": "the prompt of B has 1 more at position",
-    "template with one more space": "changed in the fingerprint: template.",
-    "template without its system prompt": "changed in the fingerprint: template.",
-    "prefix cache warm": "whole blocks",
+
+
+def _evidence(kind: type[Statement], **fields: Any) -> Callable[[Cause], bool]:
+    """Some evidence of a kind has these values; a function of a value must hold for it."""
+
+    def holds(cause: Cause) -> bool:
+        return any(
+            isinstance(one, kind)
+            and all(
+                wanted(getattr(one, name)) if callable(wanted) else getattr(one, name) == wanted
+                for name, wanted in fields.items()
+            )
+            for one in cause.evidence
+        )
+
+    return holds
+
+
+def _filter(name: str) -> Callable[[Cause], bool]:
+    return _evidence(CandidatesFiltered, side="B", filters=lambda found: name in [one.name for one in found])
+
+
+def _not_applied(name: str) -> Callable[[Cause], bool]:
+    return _evidence(ProcessedLogits, changed_by="A", not_applied=lambda found: str(found).startswith(name))
+
+
+SHOWS: dict[str, Callable[[Cause], bool]] = {
+    "bias dropped": _evidence(ConstantDifference),
+    "whole output negated": _evidence(RowRelation, relation="negative"),
+    "output scaled": _evidence(RowRelation, relation="scaled"),
+    "weights of one expert": _evidence(ExpertsAtFault),
+    "one expert flipped": _evidence(RoutingDiffers, experts_a=bool, experts_b=bool),
+    "silent top_k": _filter("top_k"),
+    "silent top_p": _filter("top_p"),
+    "silent min_p": _filter("min_p"),
+    "silent temperature": _evidence(
+        ProcessedLogits,
+        temperature_a=lambda found: found == pytest.approx(1, rel=1e-3),
+        temperature_b=lambda found: found == pytest.approx(0.6, rel=1e-3),
+    ),
+    "RNG offset by one": _evidence(DrawStream, relation="shifted", ahead=1),
+    "repetition penalty ignored": _not_applied("repetition_penalty"),
+    "frequency penalty ignored": _not_applied("frequency_penalty"),
+    "logit bias ignored": _not_applied("logit_bias"),
+    "stop string ignored": _evidence(SequenceEnded, rule="stop"),
+    "stop token ignored": _evidence(SequenceEnded, rule="stop_token_ids"),
+    "one token more in the prompt": _evidence(PromptsDiffer, how="inserted", side="B", count=1),
+    "template with one more space": _evidence(FieldChanged, section="template"),
+    "template without its system prompt": _evidence(FieldChanged, section="template"),
+    "prefix cache warm": _evidence(CacheBoundary, block_sizes=bool),
 }
-"""What the cause that is ranked first must say of some kinds, in its label or evidence."""
+"""What the cause that is ranked first must show of some kinds, as data."""
 
 
 def all_cases(real_model: bool) -> Iterator[Case]:
@@ -69,7 +118,8 @@ def is_right(seen: Seen) -> bool:
     if not seen.case.causes:
         return seen.quiet and not seen.changed
     zoomed = op_named(seen) is not False and proven(seen) is not False
-    said = SAID.get(seen.case.kind, "") in seen.said
+    shows = SHOWS.get(seen.case.kind)
+    said = shows is None or any(shows(cause) for cause in seen.verdict.causes[:1])
     return seen.changed and seen.site_exact is not False and seen.label_within(3) and said and zoomed
 
 

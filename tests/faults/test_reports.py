@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from fakes.verdicts import sentences
 from faults import plants
 from faults.case import PROMPTS, Case, Side, prompt
 from faults.kinds_cache import BLOCK, scale_block, stale_in_decode, warm
@@ -43,7 +44,7 @@ def test_a_warm_prompt_cache_changes_logprobs_and_a_fresh_one_does_not(lab: Lab)
     warmed = judge(lab, "llama", Side(), Side(settings=CHUNKED, rewrite=warm))
     assert warmed.max_abs_logprob_diff
     assert warmed.causes[0].id == "cache-boundary"
-    assert any(f"{BLOCK} = 1 × {BLOCK}" in line for line in warmed.causes[0].evidence)
+    assert any(f"{BLOCK} = 1 × {BLOCK}" in line for line in sentences(warmed.causes[0].evidence))
 
 
 def test_left_padding_moves_logits_visibly_in_bfloat16_only(lab: Lab) -> None:
@@ -52,7 +53,7 @@ def test_left_padding_moves_logits_visibly_in_bfloat16_only(lab: Lab) -> None:
     short, precise = (judge(lab, model, alone, padded) for model in ("llama-bf16", "llama"))
     for verdict in (short, precise):
         assert {"batch-shape", "padding"} <= {one.id for one in verdict.causes}
-        assert any("padded_tokens: 0 in A" in line for line in cause(verdict, "padding").evidence)
+        assert any("padded_tokens: 0 in A" in line for line in sentences(cause(verdict, "padding").evidence))
     assert short.max_abs_logit_diff is not None
     assert precise.max_abs_logit_diff is not None
     assert precise.max_abs_logit_diff < 1e-4 < 1e-2 < short.max_abs_logit_diff
@@ -76,7 +77,7 @@ def test_prompt_logprobs_depend_on_the_order_of_requests_where_the_second_finds_
     assert seen.verdict.first_token is None, "the tokens were forced"
     found = seen.verdict.causes[0]
     assert found.id == "cache-boundary"
-    assert any("cached_tokens: 0 in A, 16 in B" in line for line in found.evidence)
+    assert any("cached_tokens: 0 in A, 16 in B" in line for line in sentences(found.evidence))
 
 
 def joined(path: Path, parts: dict[str, Path]) -> Path:
@@ -98,7 +99,9 @@ def test_one_seed_and_equal_logits_give_another_token_where_candidates_are_reord
         lab, "llama", Side(sampling=HOT), Side(sampling=HOT, plant=plants.sampler(by_probability))
     )
     assert [one.id for one in verdict.causes] == ["candidate-order"]
-    assert any("logits and draw" in line and "are equal" in line for line in verdict.causes[0].evidence)
+    assert any(
+        "logits and draw" in line and "are equal" in line for line in sentences(verdict.causes[0].evidence)
+    )
 
 
 def test_corruption_at_a_block_boundary_is_told_from_the_rounding_of_a_warm_cache(lab: Lab) -> None:
@@ -109,8 +112,8 @@ def test_corruption_at_a_block_boundary_is_told_from_the_rounding_of_a_warm_cach
     verdict = judge(lab, "llama", Side(prompts=prompts), corrupted)
     found = verdict.causes[0]
     assert found.id == "kv-cache"
-    assert any("layers.1.self_attn:attn at position 64" in line for line in found.evidence)
-    assert any("64 = 1 × 64 = 2 × 32 = 4 × 16" in line for line in found.evidence)
+    assert any("layers.1.self_attn:attn at position 64" in line for line in sentences(found.evidence))
+    assert any("64 = 1 × 64 = 2 × 32 = 4 × 16" in line for line in sentences(found.evidence))
     sound = judge(lab, "llama", Side(prompts=prompts), Side(settings={"prefill_chunk": 64}, prompts=prompts))
     assert "kv-cache" not in [one.id for one in sound.causes]
 

@@ -1,18 +1,19 @@
-"""The appendix of a postmortem: digests, envelopes, and the exact commands to reproduce."""
+"""The appendix of a report: digests, envelopes, and the exact commands to reproduce."""
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING
 
-from ...causes.confirm import OWN_PROGRAM, Commands, as_word
+from ...causes.commands import OWN_PROGRAM, Commands, argument
+from ..findings.commands import in_shell
 from ..format import NONE, plain, plural
-from .model import Appendix
+from .document import Appendix
 
 if TYPE_CHECKING:
     from ....schemas.trace import TraceHeader
     from ....schemas.verdict import TraceRef, Verdict
-    from .sources import Place, Source
+    from .reading.traces import ReportPaths, Source
 
 MAX_ENVELOPES = 100
 _UNAVAILABLE = "unavailable:"
@@ -25,12 +26,14 @@ _DIGESTS = (
 )
 
 
-def appendix(verdict: Verdict, place: Place, sources: tuple[Source, Source], left_out: list[str]) -> Appendix:
-    """Collect what makes the document checkable.
+def appendix(
+    verdict: Verdict, paths: ReportPaths, sources: tuple[Source, Source], left_out: list[str]
+) -> Appendix:
+    """Collect what a reader needs to check the document.
 
     Args:
         verdict: Of the comparison.
-        place: Where its commands run.
+        paths: Where its commands run.
         sources: The two traces.
         left_out: What the document does not show.
     """
@@ -41,7 +44,7 @@ def appendix(verdict: Verdict, place: Place, sources: tuple[Source, Source], lef
     return Appendix(
         identities=_identities(verdict, sources),
         envelopes=envelopes[:MAX_ENVELOPES],
-        commands=_commands(verdict, place, sources),
+        commands=_commands(verdict, paths, sources),
         left_out=left_out,
     )
 
@@ -71,7 +74,7 @@ def _identity(reference: TraceRef, header: TraceHeader | None) -> dict[str, str]
     if header.row_hash:
         found["rows hashed and summarised with"] = f"{header.row_hash}, {header.sketch or 'none'}"
     checked = header.observer
-    found["answer with and without recording"] = checked.state + (
+    found["output with and without capture"] = checked.state + (
         f" ({checked.compared})" if checked.compared else ""
     )
     return found
@@ -89,37 +92,37 @@ def _envelopes(sources: tuple[Source, Source]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _commands(verdict: Verdict, place: Place, sources: tuple[Source, Source]) -> list[tuple[str, str]]:
+def _commands(verdict: Verdict, paths: ReportPaths, sources: tuple[Source, Source]) -> list[tuple[str, str]]:
     a, b = sources
-    found = []
+    found: list[tuple[str, str]] = []
     for source in sources:
         header = source.header
         if header is not None and header.lane.engine != OWN_PROGRAM:
-            side = Commands(source.path, source.path, place.result, header, header, folder=place.folder)
+            side = Commands(source.path, source.path, paths.result, header, header, folder=paths.folder)
             again = side.replay(out=f"{source.side.lower()}-again.parquet")
-            found.append((f"run {source.side} again: it must equal itself", again))
-    found.append(_compare(verdict, place, a, b))
+            found.append((f"run {source.side} again: it must repeat itself", in_shell(again)))
+    found.append(_compare(verdict, paths, a, b))
     if verdict.first_token is not None:
         differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
         found.append(
-            ("look at the differing tokens", shlex.join(["rip", "query", as_word(place.result), differing]))
+            ("show the differing tokens", shlex.join(["rip", "query", argument(paths.result), differing]))
         )
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
         found.append(
-            ("look at the drift by layer", shlex.join(["rip", "query", as_word(place.result), by_layer]))
+            ("show the drift by layer", shlex.join(["rip", "query", argument(paths.result), by_layer]))
         )
     return [(what, plain(command)) for what, command in found]
 
 
-def _compare(verdict: Verdict, place: Place, a: Source, b: Source) -> tuple[str, str]:
-    """The comparison again, with what it was given beside the two traces, as far as the verdict says."""
-    words = ["rip", "diverge", as_word(a.path), as_word(b.path), "-o", as_word(place.result), "--force"]
+def _compare(verdict: Verdict, paths: ReportPaths, a: Source, b: Source) -> tuple[str, str]:
+    """The comparison again, with the options that the verdict holds."""
+    argv = ["rip", "diverge", argument(a.path), argument(b.path), "-o", argument(paths.result), "--force"]
     what = "compare the two traces again"
     if verdict.reference is not None:
-        words += ["--reference", verdict.reference.path]
+        argv += ["--reference", verdict.reference.path]
         if verdict.reference.repeats:
             what += f", with {plural(verdict.reference.repeats, 'repeat')} of A as --noise"
     if verdict.zoom is not None:
-        words.append("--zoom")
-    return what, shlex.join(words)
+        argv.append("--zoom")
+    return what, shlex.join(argv)

@@ -1,4 +1,4 @@
-"""Builds a postmortem from a result folder and the two traces, where they are, in bounded memory."""
+"""Builds the document of a report from a result folder and the two traces, in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
+from ....schemas.findings.unseen import Note
 from ...views.verdict import MAKE_IT_AGAIN
 from ...views.views import first_line, open_views
-from .. import agreement as agreement_sentences
-from .. import format
+from .. import format, sequences
 from .. import verdict as verdict_sentences
+from ..findings.labels import label
+from ..findings.sentence import sentence
 from .appendix import appendix
-from .data import ResultData
+from .document import Postmortem
 from .environment import where_it_ran
-from .glossary import glossary
-from .model import Postmortem
+from .environment_changes import group_by_rule
+from .explanations import glossary, how_much_compared
 from .pair import view_pair
 from .patterns import patterns
 from .proofs import proofs
-from .rules import group_by_rule
+from .reading.result import ResultData
 from .summary import next_step, summarise
 from .timeline import timeline
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ....schemas.verdict import Verdict
+    from .document import Event, PairView, Sentence
     from .environment import WhereItRan
-    from .model import PairView
-    from .rows import Pair
-    from .sources import Place, Source
+    from .reading.rows import Pair
+    from .reading.traces import ReportPaths, Source
 
 # Bounds that keep the page below about 3 MB whatever the traces hold.
 MAX_PAIRS_LISTED = 400
@@ -37,12 +41,14 @@ MAX_SITES_LISTED = 1000
 MAX_CHANGES = 200
 
 
-def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str | None = None) -> Postmortem:
+def build(
+    folder: Path, paths: ReportPaths, sources: tuple[Source, Source], title: str | None = None
+) -> Postmortem:
     """Read a result folder into the document that both renderers show.
 
     Args:
         folder: What `rip diverge` wrote.
-        place: Where the document's commands run.
+        paths: Where the document's commands run.
         sources: Its two traces, as far as they are there.
         title: Instead of the headline.
 
@@ -53,56 +59,50 @@ def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str
 
     try:
         with open_views(folder) as views:
-            return _read(ResultData(folder, views), place, sources, title)
+            return _read(ResultData(folder, views), paths, sources, title)
     except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
         raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", MAKE_IT_AGAIN) from None
 
 
-def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title: str | None) -> Postmortem:
+def _read(
+    data: ResultData, paths: ReportPaths, sources: tuple[Source, Source], title: str | None
+) -> Postmortem:
     verdict = data.verdict
-    pairs = data.pairs(MAX_PAIRS_LISTED)
-    pair_count = data.pair_count()
-    moved = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
-    shown = (moved or pairs)[:MAX_PAIRS_SHOWN]
+    pairs, pair_count = data.pairs(MAX_PAIRS_LISTED), data.pair_count()
+    differing = [pair for pair in pairs if pair.first_position is not None or pair.rows_differing]
+    shown = (differing or pairs)[:MAX_PAIRS_SHOWN]
     views = [view_pair(data, pair, sources, with_sites=index == 0) for index, pair in enumerate(shown)]
-    shown_proofs = proofs(verdict)
-    headline = verdict_sentences.headline(verdict)
-    largest = verdict.max_abs_logit_diff
-    agreement = verdict.agreement
     environment = where_it_ran(sources)
-    summary = summarise(verdict, sources, shown_proofs, shown[0].prompt if shown else None)
+    left_out = _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment)
+    experiments = proofs(verdict)
+    headline = verdict_sentences.headline(verdict)
+    summary = summarise(verdict, sources, experiments, shown[0].prompt if shown else None)
     events = timeline(data, views[0] if views else None, sources)
-    not_seen = [*(source.missing for source in sources if source.missing), *_joined(verdict)]
+    not_seen = [*(source.missing for source in sources if source.missing), *_limits(verdict)]
     findings = _findings(sources)
-    said = [
-        *(sentence.text for sentence in summary),
-        *(f"{event.title} {event.detail}" for event in events),
-        *(f"{level.where} {level.why}" for level in verdict.levels.values()),
-        *(line for cause in verdict.causes for line in (cause.label, *cause.evidence, *cause.missing)),
-        *not_seen,
-        *findings,
-    ]
+    agreement, first_text = verdict.agreement, verdict.first_text
     return Postmortem(
         title=format.plain(title) if title else headline,
         headline=headline,
         summary=summary,
-        glossary=glossary(said),
-        next_step=next_step(verdict, place, shown_proofs),
+        glossary=glossary(_texts(verdict, summary, events, [*not_seen, *findings])),
+        next_step=next_step(verdict, paths, experiments),
         verdict=verdict,
-        place=place,
+        paths=paths,
         sources=sources,
         kind=verdict_sentences.difference_kind(verdict),
-        largest=verdict.max_abs_logprob_diff if largest is None else largest,
         facts=verdict_sentences.facts(verdict, sources[0].header, sources[1].header),
         environment=environment,
+        extent=how_much_compared(verdict, data.sites, pairs),
         timeline=events,
-        text_sides=None if verdict.first_text is None else agreement_sentences.text_sides(verdict.first_text),
-        agreement=None if agreement is None else agreement_sentences.agreement_rows(agreement),
-        unique_line=None if agreement is None else agreement_sentences.unique_line(agreement),
-        proofs=shown_proofs,
+        text_sides=None if first_text is None else sequences.text_sides(first_text),
+        agreement=None if agreement is None else sequences.agreement_rows(agreement),
+        unique_line=None if agreement is None else sequences.unique_line(agreement),
+        proofs=experiments,
         patterns=patterns(verdict, data),
         pairs=pairs,
         pair_count=pair_count,
+        first_causes=_first_causes(verdict, pairs),
         views=views,
         sites=data.sites[:MAX_SITES_LISTED],
         site_count=len(data.sites),
@@ -110,23 +110,47 @@ def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title:
         change_count=len(verdict.changes),
         not_seen=not_seen,
         findings=findings,
-        appendix=appendix(
-            verdict, place, sources, _left_out(verdict, data, pairs, views, moved, environment)
-        ),
-        has_text=any(source.token_text for source in sources) or verdict.first_text is not None,
+        appendix=appendix(verdict, paths, sources, left_out),
+        has_text=any(source.token_text for source in sources) or first_text is not None,
     )
 
 
-def _joined(verdict: Verdict) -> list[str]:
-    """What was not seen; what is so of both traces is said once."""
-    names = [Path(reference.path).name for reference in (verdict.a, verdict.b)]
+def _texts(verdict: Verdict, summary: list[Sentence], events: list[Event], notes: list[str]) -> Iterator[str]:
+    """What a reader reads from the top on, for the glossary."""
+    yield from (sentence.text for sentence in summary)
+    yield from (f"{event.title} {event.detail}" for event in events)
+    yield from (verdict_sentences.level_reason(level) for level in verdict.levels.values())
+    for cause in verdict.causes:
+        yield label(cause)
+        yield from (sentence(one) for one in (*cause.evidence, *cause.missing))
+    yield from notes
+
+
+def _first_causes(verdict: Verdict, pairs: list[Pair]) -> dict[int, str]:
+    """Pair → its first-ranked cause: as the verdict calls it, where the verdict is about that pair."""
+    first = verdict.first_token
+    own = {} if first is None else {cause.id: label(cause) for cause in verdict.causes}
+    found = {}
+    for pair in pairs:
+        if pair.causes:
+            name = pair.causes.split(", ")[0]
+            is_own = first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample)
+            called = own.get(name) if is_own else None
+            found[pair.pair] = format.plain(called or sequences.cause_label(name))
+    return found
+
+
+def _limits(verdict: Verdict) -> list[str]:
+    """What limits the comparison; what both traces say of themselves, once."""
     found: dict[str, list[str]] = {}
-    for line in verdict.not_seen:
-        name = next((one for one in dict.fromkeys(names) if line.startswith(f"{one}: ")), "")
-        found.setdefault(line.removeprefix(f"{name}: ") if name else line, []).append(name)
+    for one in verdict.not_seen:
+        if isinstance(one, Note) and one.trace is not None:
+            found.setdefault(one.note, []).append(one.trace)
+        else:
+            found[sentence(one)] = []
     return [
-        f"both traces: {line}" if len(of) > 1 else f"{of[0]}: {line}" if of[0] else line
-        for line, of in found.items()
+        f"{'both traces' if len(traces) > 1 else traces[0]}: {line}" if traces else line
+        for line, traces in found.items()
     ]
 
 
@@ -139,33 +163,26 @@ def _findings(sources: tuple[Source, Source]) -> list[str]:
     return [f"{' and '.join(sides)}: {finding}" for finding, sides in found.items()]
 
 
-def _left_out(
-    verdict: Verdict,
-    data: ResultData,
-    pairs: list[Pair],
-    views: list[PairView],
-    moved: list[Pair],
-    environment: WhereItRan,
-) -> list[str]:
+def _left_out(data: ResultData, pairs: list[Pair], views: list[PairView], differing: int) -> list[str]:
     """What the bounds of the page cut off."""
     found = []
-    total = data.pair_count()
+    total, changes = data.pair_count(), len(data.verdict.changes)
     if total > len(pairs):
         found.append(f"{total - len(pairs):,} of {total:,} sequences in the list")
-    if len(moved) > len(views):
-        found.append(
-            f"outputs and pictures of {len(moved) - len(views):,} of {len(moved):,} differing sequences"
-        )
+    if differing > len(views):
+        found.append(f"outputs and plots of {differing - len(views):,} of {differing:,} differing sequences")
     for view in views:
-        hidden = view.prompt_left_out + max(view.before_left_out, 0) + max(view.after_left_out, 0)
+        shown = view.outputs
+        hidden = shown.prompt_left_out + shown.before_left_out + shown.after_left_out
         if hidden:
             found.append(f"{format.plural(hidden, 'token')} of {view.name}")
     if len(data.sites) > MAX_SITES_LISTED:
         found.append(f"{len(data.sites) - MAX_SITES_LISTED:,} of {len(data.sites):,} sites")
-    if len(verdict.changes) > MAX_CHANGES:
-        found.append(
-            f"{len(verdict.changes) - MAX_CHANGES:,} of {len(verdict.changes):,} fingerprint changes"
-        )
-    if environment.left_out:
-        found.append(f"{format.plural(environment.left_out, 'setting')} of the two runs")
+    if changes > MAX_CHANGES:
+        found.append(f"{changes - MAX_CHANGES:,} of {changes:,} fingerprint changes")
     return found
+
+
+def _settings_left_out(environment: WhereItRan) -> list[str]:
+    hidden = environment.left_out
+    return [f"{format.plural(hidden, 'setting')} of the two runs"] if hidden else []

@@ -1,4 +1,4 @@
-"""Where two runs ran: machine, software, model and every setting, from what their traces recorded."""
+"""Where the two runs ran: machine, software, model and every setting, as their traces recorded them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...causes.confirm import reading
+from ...causes.commands import reading
 from ..format import plain
 
 if TYPE_CHECKING:
     from ....schemas.trace import Setting, TraceHeader
-    from .sources import Source
+    from .reading.traces import Source
 
 NOT_RECORDED = "not recorded"
 NOT_READ = "trace not read"
@@ -41,7 +41,7 @@ _ALWAYS = (
     "threads",
 )
 """Rows that stand there also where they were not recorded; the others only where a side has them."""
-_TOLD = frozenset(
+_SHOWN_ABOVE = frozenset(
     {
         "engine",
         "engine_version",
@@ -55,7 +55,7 @@ _TOLD = frozenset(
         "threads",
     }
 )
-"""Settings that a row of the table tells already."""
+"""Settings that a row of the table shows already."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def where_it_ran(sources: tuple[Source, Source]) -> WhereItRan:
         for name in {**about[0], **about[1]}
         if name in _ALWAYS or any(one.get(name) for one in about)
     ]
-    names = [name for name in {**settings[0], **settings[1]} if name.replace("-", "_") not in _TOLD]
+    names = [name for name in {**settings[0], **settings[1]} if name.replace("-", "_") not in _SHOWN_ABOVE]
     other = [name for name in names if settings[0].get(name) != settings[1].get(name)]
     equal = [(name, settings[0][name]) for name in names if name not in other]
     unknown = [name for name, left, right in rows if {left, right} <= {NOT_RECORDED, NOT_READ}]
@@ -156,7 +156,7 @@ def _joined(*parts: str) -> str:
 
 
 def _gpu(header: TraceHeader) -> str:
-    """A GPU; where the probes looked for one and found none, that is said; else it is not known."""
+    """A GPU; `none found` where the probes found none; empty where they did not run."""
     name, count = _fact(header, "gpus", "name_and_compute_capability"), _fact(header, "gpus", "count")
     if name:
         return f"{count} × {name}" if count else name
@@ -173,7 +173,7 @@ def _fact(header: TraceHeader, section: str, name: str) -> str:
     value = fact.value
     if isinstance(value, dict) and "version" in value:  # a package
         value = value["version"]
-    return in_words(value)
+    return setting_text(value)
 
 
 def _setting(header: TraceHeader, name: str) -> str:
@@ -181,17 +181,17 @@ def _setting(header: TraceHeader, name: str) -> str:
     for spelled in (name, name.replace("_", "-")):
         value = reading(header.lane.settings[spelled]) if spelled in header.lane.settings else None
         if value is not None:
-            return in_words(value)
+            return setting_text(value)
     return ""
 
 
 def _settings(header: TraceHeader) -> dict[str, str]:
     """Lane settings, then sampling fields; of one that differs between requests, some values."""
-    found = {name: _said(setting) for name, setting in header.lane.settings.items()}
+    found = {name: _shown(setting) for name, setting in header.lane.settings.items()}
     sampling: dict[str, dict[str, None]] = {}
     for request in header.requests:
         for name, setting in request.sampling.items():
-            sampling.setdefault(f"{_SAMPLING}{name}", {})[_said(setting)] = None
+            sampling.setdefault(f"{_SAMPLING}{name}", {})[_shown(setting)] = None
     for name, values in sampling.items():
         more = f" and {len(values) - MAX_VALUES} more" if len(values) > MAX_VALUES else ""
         by_request = ", by request" if len(values) > 1 else ""
@@ -199,12 +199,12 @@ def _settings(header: TraceHeader) -> dict[str, str]:
     return found
 
 
-def _said(setting: Setting) -> str:
+def _shown(setting: Setting) -> str:
     value = reading(setting)
-    return NOT_RECORDED if value is None else in_words(value)
+    return NOT_RECORDED if value is None else setting_text(value)
 
 
-def in_words(value: object) -> str:
+def setting_text(value: object) -> str:
     """A value of a setting, as short as a table takes it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,20 +1,30 @@
-"""One pair of a postmortem: the stretches of text that are shown, candidates, pictures and their data."""
+"""One pair of a report: which stretches of its outputs are shown, its candidates, pictures and their data."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import format, verdict
-from .drift import draw_drift
-from .model import PairView, SideText, Token
-from .plot import draw_margins
-from .recorded import Recorded, recorded, sampler_line, sampling_line
+from .. import format
+from .document import Candidates, MarginView, Outputs, PairView, SideText, Token
+from .pair_sentences import (
+    candidates_note,
+    close_call,
+    close_steps_title,
+    margin_note,
+    no_drift_note,
+    sampler_line,
+    sampling_line,
+)
+from .pictures.drift import draw_drift
+from .pictures.margins import draw_margins
+from .reading.recorded import Recorded, recorded
 
 if TYPE_CHECKING:
-    from .data import ResultData
-    from .rows import Candidate, FirstLogits, Pair, TokenRow
-    from .sources import Source
+    from .reading.result import ResultData
+    from .reading.rows import Candidate, FirstLogits, Pair, TokenRow
+    from .reading.traces import Source
 
 PROMPT_TOKENS = 400
 TOKENS_BEFORE = 160
@@ -30,9 +40,6 @@ CLOSE_STEPS = 4
 NEAR_TIE = "near-tie"
 """Id of the cause that lets a small margin be called a near tie."""
 
-Texts = tuple[dict[str, str], dict[str, str]]
-"""Token id (as a string) → text, of A and B."""
-
 
 def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with_sites: bool) -> PairView:
     """Read and lay out one pair.
@@ -43,66 +50,114 @@ def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with
         sources: Both traces, for token texts and what only they hold.
         with_sites: Also draw the map of every site.
     """
-    texts = (sources[0].token_text, sources[1].token_text)
-    parts_at = pair.first_position
-    start = pair.prompt if parts_at is None or parts_at >= pair.prompt else 0
-    middle, stop = start, start + TOKENS_EQUAL
-    if parts_at is not None:
-        middle, stop = max(start, parts_at - TOKENS_BEFORE), parts_at + TOKENS_AFTER
-    stop = min(pair.positions, stop)
-    folded_from = max(start, middle - FOLDED_TOKENS)
-    prompt_from = max(0, start - PROMPT_TOKENS)
-    rows = data.tokens(pair.pair, min(prompt_from, folded_from), stop)
-    prompt = [row for row in rows if prompt_from <= row.position < start]
-    folded = [row for row in rows if folded_from <= row.position < middle]
-    shown = [row for row in rows if middle <= row.position]
     logits = data.first_logits(pair.pair)
     chosen_at = _chosen_at(pair, logits)
-    listed = [] if chosen_at is None else data.candidates(pair.pair, chosen_at)
-    candidates, others = _split(listed, most_moved=parts_at is None)
     sides = recorded(sources[0], pair, chosen_at), recorded(sources[1], pair, chosen_at)
-    known = {**texts[1], **texts[0]}
-    logprobs = [value for item in listed for value in (item.logprob_a, item.logprob_b)]
-    plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
+    shown = _Stretches.of(pair)
+    rows = data.tokens(pair.pair, min(shown.prompt, shown.folded), shown.stop)
+    margins = _margins(data, pair)
     drift = draw_drift(data, pair, with_sites)
     maps = [] if drift is None else [drift.layers, drift.sites, drift.depth]
-    at = next((row for row in rows if row.position == parts_at and row.step is not None), None)
-    by_logprob = data.verdict.max_abs_logit_diff is None
+    in_prompt = pair.first_position is not None and (_in_prompt(pair) or _unlike_lengths(sides))
     return PairView(
         pair=pair,
         name=format.request_name(pair.request_id, pair.sample),
-        prompt=[token for row in prompt if (token := _token(row, row.token_a, texts[0], parts_at))],
-        prompt_left_out=prompt_from,
-        a=_side(folded, shown, "a", texts[0], parts_at),
-        b=_side(folded, shown, "b", texts[1], parts_at),
-        before_left_out=folded_from - start,
-        after_left_out=pair.positions - stop,
         recorded=sides,
-        prompts_differ=parts_at is not None and (_in_prompt(pair) or _unlike_lengths(sides)),
+        prompts_differ=in_prompt,
         first_logits=logits,
-        candidates_at=chosen_at,
-        candidates=[(item, _pieces(item.token_id, known)) for item in candidates],
-        more_candidates=[(item, _pieces(item.token_id, known)) for item in others],
-        sampler=sampler_line(sides, sources, listed),
         sampling=sampling_line(pair.request_id, sources),
-        largest_logprob=max(
-            (value for value in logprobs if value is not None and math.isfinite(value)), default=0.0
-        ),
-        close_call=None
-        if at is None
-        else verdict.close_call(at.margin_a, at.drift, by_logprob, NEAR_TIE in _causes(data, pair)),
-        close_steps=data.close_steps(pair.pair, CLOSE_STEPS),
-        moved_steps=data.moved_steps(pair.pair),
-        layers=data.layer_totals(pair.pair),
-        plot=plot,
+        outputs=_outputs(pair, shown, rows, sources),
+        close_call=_close_call(data, pair, rows),
+        candidates=None if chosen_at is None else _candidates(data, pair, chosen_at, sides, sources),
+        margins=margins,
         drift=drift,
+        layers=data.layer_totals(pair.pair),
+        no_drift_note=no_drift_note(pair, len(data.sites), logits),
         data={
             "tokens": _token_data(rows),
-            "plot": None if plot is None else {"id": plot.id, **plot.data},
-            "maps": [{"id": item.id, **item.data} for item in maps if item is not None],
+            "plot": None if margins is None else {"id": margins.plot.id, **margins.plot.data},
+            "maps": [item.data for item in maps if item is not None],
             "sites": [site.label for site in data.sites] if drift is not None else [],
         },
     )
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    """Positions at which the stretches of a pair's tokens begin."""
+
+    prompt: int
+    start: int
+    """Of the outputs: after the prompt, or 0 where the prompts differ."""
+    folded: int
+    middle: int
+    """Of what is shown unfolded."""
+    stop: int
+
+    @classmethod
+    def of(cls, pair: Pair) -> _Stretches:
+        """So much around the divergence, or from the start of the answer, as the page takes."""
+        at = pair.first_position
+        start = pair.prompt if at is None or at >= pair.prompt else 0
+        middle, stop = start, start + TOKENS_EQUAL
+        if at is not None:
+            middle, stop = max(start, at - TOKENS_BEFORE), at + TOKENS_AFTER
+        folded = max(start, middle - FOLDED_TOKENS)
+        return cls(max(0, start - PROMPT_TOKENS), start, folded, middle, min(pair.positions, stop))
+
+
+def _outputs(pair: Pair, shown: _Stretches, rows: list[TokenRow], sources: tuple[Source, Source]) -> Outputs:
+    at, texts = pair.first_position, sources[0].token_text
+    prompt = [row for row in rows if shown.prompt <= row.position < shown.start]
+    return Outputs(
+        prompt=[token for row in prompt if (token := _token(row, row.token_a, texts, at))],
+        prompt_left_out=shown.prompt,
+        a=_side(rows, shown, at, "a", texts),
+        b=_side(rows, shown, at, "b", sources[1].token_text),
+        before_left_out=max(shown.folded - shown.start, 0),
+        after_left_out=max(pair.positions - shown.stop, 0),
+    )
+
+
+def _close_call(data: ResultData, pair: Pair, rows: list[TokenRow]) -> str | None:
+    at = next((row for row in rows if row.position == pair.first_position and row.step is not None), None)
+    if at is None:
+        return None
+    by_logprob = data.verdict.max_abs_logit_diff is None
+    return close_call(at.margin_a, at.drift, by_logprob, NEAR_TIE in _causes(data, pair))
+
+
+def _candidates(
+    data: ResultData,
+    pair: Pair,
+    position: int,
+    sides: tuple[Recorded | None, Recorded | None],
+    sources: tuple[Source, Source],
+) -> Candidates | None:
+    listed = data.candidates(pair.pair, position)
+    sampler = sampler_line(sides, sources, listed)
+    if not listed and sampler is None:
+        return None
+    shown, folded = _split(listed, most_moved=pair.first_position is None)
+    texts = {**sources[1].token_text, **sources[0].token_text}
+    logprobs = [value for item in listed for value in (item.logprob_a, item.logprob_b)]
+    finite = [value for value in logprobs if value is not None and math.isfinite(value)]
+    return Candidates(
+        step=position - pair.prompt,
+        note=" ".join(filter(None, (candidates_note(pair) if listed else None, sampler))),
+        shown=[(item, _pieces(item.token_id, texts)) for item in shown],
+        folded=[(item, _pieces(item.token_id, texts)) for item in folded],
+        largest_logprob=max(finite, default=0.0),
+    )
+
+
+def _margins(data: ResultData, pair: Pair) -> MarginView | None:
+    plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
+    if plot is None:
+        return None
+    close = data.close_steps(pair.pair, CLOSE_STEPS)
+    title = close_steps_title(len(close), data.moved_steps(pair.pair))
+    return MarginView(plot, margin_note(plot, close), close, title)
 
 
 def _causes(data: ResultData, pair: Pair) -> list[str]:
@@ -114,7 +169,7 @@ def _causes(data: ResultData, pair: Pair) -> list[str]:
 
 
 def _in_prompt(pair: Pair) -> bool:
-    """The tokens part inside a prompt: nobody chose them."""
+    """The tokens differ inside a prompt: nobody chose them."""
     if pair.token_a is None or pair.token_b is None or pair.first_position is None:
         return False
     return pair.first_step is None or pair.first_position < pair.prompt
@@ -127,8 +182,8 @@ def _unlike_lengths(sides: tuple[Recorded | None, Recorded | None]) -> bool:
 
 
 def _chosen_at(pair: Pair, logits: FirstLogits | None) -> int | None:
-    """Position of the token whose candidates are shown: the first that both chose and chose unlike, else
-    the first whose logits differ where no row before tells why. None: there is no such choice."""
+    """Position of the token whose candidates are shown: the first that both sides chose differently, else the
+    first whose logits differ where no earlier row explains it. None: there is no such choice."""
     if pair.first_position is not None:
         ended = pair.token_a is None or pair.token_b is None  # one side chose nothing there
         return None if ended or _in_prompt(pair) else pair.first_position
@@ -142,12 +197,12 @@ def _split(listed: list[Candidate], most_moved: bool) -> tuple[list[Candidate], 
 
     Args:
         listed: The likeliest first.
-        most_moved: The one that moved most is shown too: no choice tells what happened.
+        most_moved: Show the one that moved most too: no choice diverges.
     """
     moves = [abs((one.logit_b or 0.0) - (one.logit_a or 0.0)) for one in listed]
     top = moves.index(max(moves)) if most_moved and moves else -1
     shown = [
-        place < CANDIDATES or one.chosen_a or one.chosen_b or place == top for place, one in enumerate(listed)
+        rank < CANDIDATES or one.chosen_a or one.chosen_b or rank == top for rank, one in enumerate(listed)
     ]
     return (
         [one for one, here in zip(listed, shown, strict=True) if here],
@@ -156,15 +211,15 @@ def _split(listed: list[Candidate], most_moved: bool) -> tuple[list[Candidate], 
 
 
 def _side(
-    folded: list[TokenRow], shown: list[TokenRow], side: str, texts: dict[str, str], parts_at: int | None
+    rows: list[TokenRow], shown: _Stretches, parts_at: int | None, side: str, texts: dict[str, str]
 ) -> SideText:
-    def tokens(rows: list[TokenRow]) -> list[Token]:
-        ids = ((row, row.token_a if side == "a" else row.token_b) for row in rows)
-        return [token for row, token_id in ids if (token := _token(row, token_id, texts, parts_at))]
-
-    at = next((row for row in shown if row.position == parts_at), None)
-    missing = at is not None and (at.token_a if side == "a" else at.token_b) is None
-    return SideText(tokens(folded), tokens(shown), missing)
+    ids = [(row, row.token_a if side == "a" else row.token_b) for row in rows]
+    tokens = [token for row, token_id in ids if (token := _token(row, token_id, texts, parts_at))]
+    return SideText(
+        folded=[token for token in tokens if shown.folded <= token.position < shown.middle],
+        shown=[token for token in tokens if shown.middle <= token.position],
+        ends=any(row.position == parts_at and token_id is None for row, token_id in ids),
+    )
 
 
 def _token(row: TokenRow, token_id: int | None, texts: dict[str, str], parts_at: int | None) -> Token | None:
@@ -183,7 +238,7 @@ def _pieces(token_id: int, texts: dict[str, str], spaces: bool = True) -> list[t
 
 
 def _token_data(rows: list[TokenRow]) -> dict[str, Any]:
-    """For hovering: a list per field, a place per position from `first` on, texts as they are shown."""
+    """For hovering: a list per field, an entry per position from `first` on, texts as they are shown."""
     return {
         "first": rows[0].position if rows else 0,
         "step": [row.step for row in rows],

@@ -1,36 +1,21 @@
-"""What many sequences show together: shares with intervals, and the survival curve of agreement."""
+"""Sections on many sequences: survival of agreement, divergence rates, causes, growth of drift."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..agreement import proportion
 from ..format import drift, plain, plural, request_name
-from ..patterns import MANY, cause_label, growth_line
-from .axes import Frame, Ticks, nice_ticks
+from ..sequences import MANY, cause_label, growth_line, proportion
+from .pictures.survival import Curve, draw_survival
 
 if TYPE_CHECKING:
-    from ....schemas.sequences import Patterns, SurvivalPoint
+    from ....schemas.sequences import Patterns
     from ....schemas.verdict import Verdict
-    from .data import ResultData
+    from .reading.result import ResultData
 
-FRAME = Frame(width=720, height=220, left=48, right=704, top=12, bottom=182)
 MAX_RATES = 40
 MAX_GROUPS = 8
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A step curve of shares from 0 to 1 with its interval, as SVG paths."""
-
-    title: str
-    frame: Frame
-    ticks: Ticks
-    line: str
-    band: str
-    half: float | None
-    """Where at most half are left."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +28,7 @@ class Pattern:
     rows: list[list[str]] = field(default_factory=list)
     curve: Curve | None = None
     folded: bool = False
-    """The rows say what the curve shows."""
+    """The rows repeat the curve."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,22 +46,22 @@ def patterns(verdict: Verdict, data: ResultData) -> list[Pattern]:
 
 
 def _survival(found: Patterns) -> list[Pattern]:
-    lede = f"Diverging: {proportion(found.diverging)}; in brackets the 95 % interval (Wilson)."
+    lede = f"Diverging: {proportion(found.diverging)}, with the 95 % interval (Wilson)."
     if found.survival:
-        half = (
-            f"At step {found.half_at} at most half still agree."
+        lede += (
+            f" Median divergence step: {found.half_at}."
             if found.half_at is not None
-            else "It never falls to one half."
+            else " No median divergence step: more than half never diverge."
         )
         lede += (
-            " The curve is the share that still agrees up to a step (Kaplan-Meier; a sequence that ends"
-            f" without diverging leaves it without lowering it). {half}"
+            " The curve is the share of sequences still equal after a step (Kaplan-Meier; sequences that end"
+            " without diverging are censored)."
         )
     return [
         Pattern(
-            title="How long sequences agree",
+            title="How long sequences stay equal",
             lede=lede,
-            heads=["step", "sequences at risk", "share that still agrees", "95 % interval"],
+            heads=["step", "sequences at risk", "share still equal", "95 % interval"],
             rows=[
                 [
                     str(point.step),
@@ -86,7 +71,7 @@ def _survival(found: Patterns) -> list[Pattern]:
                 ]
                 for point in found.survival
             ],
-            curve=_curve(found.survival, found.half_at) if found.survival else None,
+            curve=draw_survival(found.survival, found.half_at) if found.survival else None,
             folded=True,
         )
     ]
@@ -103,10 +88,10 @@ def _rates(data: ResultData) -> list[Pattern]:
         ]
         for rate in data.rates(MAX_RATES)
     ]
-    lede = "Shares of the sequences with this property that diverge; under step, of those that come so far."
+    lede = "Share of sequences with a property that diverge; for a step, of those that reach it."
     heads = ["by", "value", "diverging", "share", "95 % interval"]
-    notes = [f"No more than {MAX_RATES} rows are shown; all are in the view divergence_rates."]
-    return [Pattern("How often sequences diverge", lede, heads, rows, notes=notes[: len(rows) == MAX_RATES])]
+    notes = [f"The first {MAX_RATES} rows; all are in the view divergence_rates."]
+    return [Pattern("Divergence rates", lede, heads, rows, notes=notes[: len(rows) == MAX_RATES])]
 
 
 def _dimension(name: str) -> str:
@@ -130,12 +115,9 @@ def _groups(data: ResultData) -> list[Pattern]:
     ]
     if not rows:
         return []
-    lede = (
-        "Groups of sequences whose 95 % interval of the difference leaves out zero. Where many groups are"
-        " compared, some do by chance."
-    )
-    heads = ["by", "one group", "another", "difference of shares", "95 % interval"]
-    return [Pattern("Groups that diverge unequally often", lede, heads, rows)]
+    lede = "Groups whose 95 % interval of the difference excludes zero. Of many, some do by chance."
+    heads = ["by", "group 1", "group 2", "difference of shares", "95 % interval"]
+    return [Pattern("Groups with different divergence rates", lede, heads, rows)]
 
 
 def _causes(found: Patterns) -> list[Pattern]:
@@ -143,13 +125,13 @@ def _causes(found: Patterns) -> list[Pattern]:
         return []
     ranked = sorted(found.causes.items(), key=lambda item: -item[1])
     notes = (
-        [f"{plural(found.not_diagnosed, 'more diverging sequence')} not diagnosed: there are too many."]
+        [f"{plural(found.not_diagnosed, 'more diverging sequence')} not diagnosed: too many."]
         if found.not_diagnosed
         else []
     )
     return [
         Pattern(
-            title="First-ranked cause of each diverging sequence",
+            title="First-ranked causes",
             lede="",
             heads=["cause", "sequences"],
             rows=[[plain(cause_label(cause)), f"{count:,}"] for cause, count in ranked],
@@ -161,55 +143,21 @@ def _causes(found: Patterns) -> list[Pattern]:
 def _growth(found: Patterns) -> list[Pattern]:
     if not found.watched_site or (found.growth is None and found.jump is None):
         return []
-    said = []
+    lines = []
     if found.growth is not None:
-        said.append(growth_line(found.growth, plain(found.watched_site)))
+        lines.append(growth_line(found.growth, plain(found.watched_site)))
     jump = found.jump
     if jump is None:
-        said.append("It has no jump: at no position it leaves the range of the positions before.")
+        lines.append("No jump: no position leaves the range of the positions before.")
     else:
         at = (
             f"position {jump.position}"
             if jump.step is None
             else f"step {jump.step} (position {jump.position})"
         )
-        said.append(
-            f"It jumps in {plural(found.jumps, 'sequence')}; the largest is at {at} of"
-            f" {request_name(jump.request_id, jump.sample)}, at {plain(jump.site)}: {drift(jump.drift)}, and"
-            f" at most {drift(jump.before)} before it. A jump is an event; rounding alone adds up steadily."
+        lines.append(
+            f"Drift jumps in {plural(found.jumps, 'sequence')}; the largest jump is at {at} of"
+            f" {request_name(jump.request_id, jump.sample)}, at {plain(jump.site)}: {drift(jump.drift)}, at"
+            f" most {drift(jump.before)} before. A jump is an event; rounding alone grows steadily."
         )
-    return [Pattern(title="How drift grows", lede=" ".join(said))]
-
-
-def _curve(points: list[SurvivalPoint], half_at: int | None) -> Curve:
-    last = max(point.step for point in points)
-    span = max(last + 1, 1)
-
-    def x(step: float) -> float:
-        return round(FRAME.left + (FRAME.right - FRAME.left) * step / span, 1)
-
-    def y(share: float) -> float:
-        return round(FRAME.top + (FRAME.bottom - FRAME.top) * (1 - share), 1)
-
-    def steps(shares: list[float]) -> list[tuple[float, float]]:
-        corners, before = [(x(0), y(1.0))], 1.0
-        for point, share in zip(points, shares, strict=True):
-            corners += [(x(point.step), y(before)), (x(point.step), y(share))]
-            before = share
-        return [*corners, (x(span), y(before))]
-
-    def path(corners: list[tuple[float, float]]) -> str:
-        return "M" + "L".join(f"{left:g} {top:g}" for left, top in corners)
-
-    low, high = steps([point.low for point in points]), steps([point.high for point in points])
-    return Curve(
-        title="Share of sequences that still agree, by step",
-        frame=FRAME,
-        ticks=Ticks(
-            x=[(x(step), str(step)) for step in nice_ticks(span, 12)],
-            y=[(y(share), f"{share:g}", "") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-        ),
-        line=path(steps([point.share for point in points])),
-        band=path([*low, *reversed(high)]) + "Z",
-        half=None if half_at is None else x(half_at),
-    )
+    return [Pattern(title="How drift grows", lede=" ".join(lines))]

@@ -1,12 +1,14 @@
-"""What experiments showed beyond the two traces, in words: zoom, transplant, a reference trace."""
+"""What experiments showed: transplant (activation patching), zoom, distance from a reference trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..findings.reference import reference_sentence
+from ..findings.sentence import sentence
 from ..format import number, plain, plural, request_name
 from ..zoom import proof_line, zoom_lines
-from .model import Proof
+from .document import Proof
 
 if TYPE_CHECKING:
     from ....schemas.reference import Reference, ReferenceSite
@@ -38,20 +40,20 @@ def _transplant(zoom: Zoom, done: Transplant) -> Proof:
         for one in done.origins[:MAX_ORIGINS]
     ]
     return Proof(
-        title=f"Transplant: {done.state}",
+        title=f"Transplant (activation patching): {done.state}",
         conclusion=_sentence(proof_line(zoom)),
         proven=done.state == "proven",
-        tables=[(["A's rows stood in at", "positions", "first", "last"], rows)] if rows else [],
+        tables=[(["A's rows put in at", "positions", "first", "last"], rows)] if rows else [],
         notes=[f"{plural(hidden, 'more site')} not listed"] if hidden > 0 else [],
     )
 
 
 def _zoom(zoom: Zoom) -> Proof:
-    place = f"{plain(zoom.site) or 'the logits'} at position {zoom.position}"
-    title = f"Zoom into {place} of {request_name(zoom.request_id, zoom.sample)}"
+    where = f"{plain(zoom.site) or 'the logits'} at position {zoom.position}"
+    title = f"Zoom into {where} of {request_name(zoom.request_id, zoom.sample)}"
     _, *lines = zoom_lines(zoom)
     if zoom.finding is None:
-        return Proof(title, "Both sides ran again; no op was told apart.", False, lines=_plain(lines))
+        return Proof(title, "Both sides ran again; no differing op was found.", False, lines=_plain(lines))
     return Proof(title, _sentence(zoom.finding.sentence), False, lines=_plain(lines[1:]))
 
 
@@ -59,49 +61,49 @@ def _plain(lines: list[str]) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _sentence(words: str) -> str:
-    text = plain(words).rstrip(".")
-    is_name = "." in text.split(" ")[0]  # an op is not called Aten.mm
+def _sentence(line: str) -> str:
+    text = plain(line).rstrip(".")
+    is_name = "." in text.split(" ")[0]  # an op keeps its case: aten.mm
     return f"{text[:1] if is_name else text[:1].upper()}{text[1:]}."
 
 
 def _reference(found: Reference) -> Proof:
     dtypes = [("dtypes", f"A {found.dtype_a}, B {found.dtype_b}, reference {found.dtype_reference}")]
-    places = [
-        (what, place)
-        for what, place in (("first site that is farther", found.first), ("at the output", found.output))
-        if place is not None
+    farther = [
+        (what, site)
+        for what, site in (("first farther site", found.first), ("at the output", found.output))
+        if site is not None
     ]
     rows = [
         *(dtypes if found.dtype_reference else []),
         ("positions compared", f"{found.rows:,}"),
-        ("what the dtypes let expect of B's distance over A's", f"× {number(found.expected_ratio)}"),
-        ("sites at which a side is farther", f"{found.sites_farther:,} of {found.sites:,}"),
-        ("repeats that noise was measured from", str(found.repeats)),
+        ("expected ratio of distances B / A, by dtype", f"× {number(found.expected_ratio)}"),
+        ("sites with a farther side", f"{found.sites_farther:,} of {found.sites:,}"),
+        ("repeats for the noise", str(found.repeats)),
     ]
     return Proof(
         title=f"Against the reference: {found.verdict}",
-        conclusion=plain(found.sentence),
+        conclusion=plain(reference_sentence(found)),
         proven=False,
         rows=[(name, plain(value)) for name, value in rows],
         tables=[
             (
-                ["place", "site", "B's distance over A's", "95 % interval", "rows", "from position"],
-                [_reference_row(what, place) for what, place in places],
+                ["where", "site", "distance B / A", "95 % interval", "rows", "from position"],
+                [_reference_row(what, site) for what, site in farther],
             )
         ]
-        if places
+        if farther
         else [],
-        notes=[plain(note) for note in found.notes],
+        notes=[plain(sentence(note)) for note in found.notes],
     )
 
 
-def _reference_row(what: str, place: ReferenceSite) -> list[str]:
+def _reference_row(what: str, site: ReferenceSite) -> list[str]:
     return [
         what,
-        plain(place.site),
-        f"× {number(place.ratio)}",
-        f"{number(place.low)} to {number(place.high)}",
-        f"{place.rows:,}",
-        f"{place.position} of {request_name(place.request_id, place.sample)}",
+        plain(site.site),
+        f"× {number(site.ratio)}",
+        f"{number(site.low)} to {number(site.high)}",
+        f"{site.rows:,}",
+        f"{site.position} of {request_name(site.request_id, site.sample)}",
     ]

@@ -1,4 +1,4 @@
-"""The three sentences that open a postmortem, for people who were not there. Plain text."""
+"""The three sentences that open a report, for people who were not there, and the next step."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ....schemas.findings.evidence import Conclusion
+from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
 from ....schemas.trace import PARTS_SUFFIX
+from ..findings.interpretation import how_to_read
+from ..findings.labels import label
+from ..findings.sentence import sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
-from .model import NextStep, Sentence
+from .document import NextStep, Sentence
 
 if TYPE_CHECKING:
-    from ....schemas.verdict import Cause, FirstToken, Verdict
-    from .model import Proof
-    from .sources import Place, Source
+    from ....schemas.findings.evidence import Evidence
+    from ....schemas.verdict import Cause, FirstSite, FirstToken, Verdict
+    from .document import Proof
+    from .reading.traces import ReportPaths, Source
 
 CAUSE_EVIDENCE = 2
-"""Lines of evidence that the summary repeats; those with digests last, which tell a reader least."""
-_DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}…?")
-_SIZE = re.compile(r"drift is|is off by")
-"""A line that says how large the difference is, and so whether it is rounding."""
-_PLACE = re.compile(
-    r"is an origin:|^so the module itself|begins? (to differ )?at (the same|this|another) site"
-)
-"""A line that says where the difference begins: the sentence before does. Or where it does in others."""
+"""Pieces of evidence that the summary repeats."""
 MAX_OTHERS = 3
 """Lower-ranked causes that the summary names."""
-LOOK = "rip query "
-"""How a command begins that shows evidence and runs nothing again."""
+_DIGEST = re.compile(r"([0-9a-f]{12})[0-9a-f]{8,}")
 
 
 def summarise(
@@ -48,89 +47,86 @@ def summarise(
     ]
 
 
-def next_step(verdict: Verdict, place: Place, proofs: list[Proof]) -> NextStep:
+def next_step(verdict: Verdict, paths: ReportPaths, proofs: list[Proof]) -> NextStep:
     """What a reader does now: confirm the first cause, look closer, or keep what there is."""
     differs = _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None
     if not differs:
         token = verdict.levels.get("token")
-        told = token is not None and token.state == "holds"
+        holds = token is not None and token.state == "holds"
         return NextStep(
-            "Nothing: keep the two traces and this document as the evidence."
-            if told
-            else "Compare runs that record more; what these do not tell is listed under What was not seen."
+            "Nothing to do. Keep the two traces and this document as evidence."
+            if holds
+            else "Compare runs that record more; see Limits of this comparison."
         )
     cause = next((cause for cause in verdict.causes if cause.confirm), None)
     if cause is not None and cause.confirm is not None:
-        first = "the cause" if cause is verdict.causes[0] else f"“{plain(cause.label)}”"
-        text = f"Confirm or refute {first} with this command."
-        if cause.confirm.startswith(LOOK):
-            text = f"Look at what {first} rests on; where it is right, mend it and replay B."
-        tells = None if cause.tells is None else plain(cause.tells)
-        return NextStep(text, plain(place.command(cause.confirm)), tells)
+        what = "the cause" if cause is verdict.causes[0] else f"“{plain(label(cause))}”"
+        text = f"Run this command to confirm {what}."
+        if cause.confirm.purpose == "show":
+            text = f"Check the evidence for {what} with this command. If it is right, fix it and replay B."
+        reading = how_to_read(cause)
+        return NextStep(
+            text, plain(paths.command(cause.confirm)), None if reading is None else plain(reading)
+        )
     if verdict.compared.texts and not verdict.compared.sequences:
         return NextStep(
-            "Replay both on an engine that tells token ids and lets layers be observed (docs/engines.md):"
-            " only then can it be seen where the numbers part."
+            "Replay both on an engine that returns token ids and supports capture of sites (docs/engines.md)"
+            " to see where the numbers diverge."
         )
     if not verdict.compared.rows:
-        return NextStep("Record both runs again with the layers observed (rip replay --capture sites).")
+        return NextStep("Record both runs again with module outputs: rip replay --capture sites.")
     if not any(proof.proven for proof in proofs):
-        return NextStep("Look into the first difference, op by op: rip diverge --zoom.")
-    return NextStep("Take the proof to those who own the module; the commands in the appendix show it again.")
+        return NextStep("Find the differing op: rip diverge --zoom.")
+    return NextStep(
+        "Report the proof to the owners of the module. The commands in the appendix reproduce it."
+    )
 
 
 def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
-    told = _compared_what(verdict, sources)
+    answer = _answers(verdict, sources)
     cut = [name for name, side in (("A", verdict.a), ("B", verdict.b)) if side.path.endswith(PARTS_SUFFIX)]
     if not cut:
-        return told
-    runs = "Both runs were" if len(cut) == 2 else f"Run {cut[0]} was"
-    return f"{runs} not finished, so only what was kept is compared. {told}"
+        return answer
+    runs = "Both runs are" if len(cut) == 2 else f"Run {cut[0]} is"
+    return f"{answer} {runs} unfinished: only the recorded part was compared."
 
 
-def _compared_what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
+def _answers(verdict: Verdict, sources: tuple[Source, Source]) -> str:
     compared = verdict.compared
     runs = " and ".join(_run(source, verdict) for source in sources)
     if compared.texts and not compared.sequences:
         texts = plural(compared.texts, "answer")
         if not compared.texts_differing:
-            return f"{texts} of {runs} {does(compared.texts, 'were')} compared as text and read the same."
+            return f"{texts} compared as text, all equal: {runs}."
         differing = compared.texts_differing or 0
-        if compared.texts == 1:
-            return f"The answers of {runs} to the one request, compared as text, are not the same."
-        return f"Of {texts} of {runs}, compared as text, {differing:,} {does(differing, 'differ')}."
+        return f"{differing:,} of {texts} {does(differing, 'differ')}, compared as text: {runs}."
     first = verdict.first_token
     if first is not None and first.step is None:
-        return f"{runs} did not get the same prompt, so their answers cannot be expected to be the same."
+        return f"The two runs got different prompts: {runs}. Different answers are expected."
     many = compared.sequences > 1
     if first is not None:
         if not many:
-            return f"The same request, run twice as {runs}, got two different answers."
-        return (
-            f"Of {compared.sequences:,} requests run twice, as {runs}, {compared.sequences_diverging:,} got"
-            " another answer."
-        )
+            return f"The answer changed between {runs}."
+        changed = f"{compared.sequences_diverging:,} of {compared.sequences:,} answers"
+        return f"{changed} changed between {runs}."
     token = verdict.levels.get("token")
     if token is not None and token.state == "fails":
         return (
-            f"{plural(compared.sequences, 'request')} run twice with the same tokens forced, as {runs}: left"
-            " to themselves, the two would not have chosen the same tokens."
+            f"With the same tokens forced, {runs} would choose different tokens"
+            f" ({plural(compared.sequences, 'sequence')})."
         )
     if token is None or token.state != "holds":
-        why = f": {plain(token.why)}" if token is not None and token.why else ""
-        return f"Whether {runs} gave the same answer cannot be told{why}."
-    asked = f"All {compared.sequences:,} requests, run twice" if many else "The same request, run twice"
-    same = f"{asked} as {runs}, got the same answer, token by token"
+        reasons = "" if token is None else plain(why(token))
+        return f"Token equality of {runs} is unknown{': ' if reasons else ''}{reasons}."
+    answers = f"All {compared.sequences:,} answers have" if many else "The answer has"
+    same = f"{answers} equal tokens in {runs}"
     if _moved(verdict):
         kind = "logit" if verdict.max_abs_logit_diff is not None else "logprob"
         largest = _largest(verdict)
         if not largest:
-            return f"{same}, but not every number inside the model is the same."
-        return (
-            f"{same}, but the numbers behind them are not the same: the largest {kind} difference is"
-            f" {number(largest)}."
-        )
-    return f"{same}, and no difference was found in the numbers."
+            return f"{same}. Numbers inside the model differ."
+        return f"{same}. The numbers differ: largest {kind} difference {number(largest)}."
+    return f"{same}. No difference was found in the numbers."
 
 
 def _run(source: Source, verdict: Verdict) -> str:
@@ -154,52 +150,52 @@ def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None)
     site, token, text = verdict.first_site, verdict.first_token, verdict.first_text
     if text is not None and token is None:
         return (
-            f"In {request_name(text.request_id, text.sample)} the texts part at character {text.character:,};"
-            " the engine told no more than text, so nothing is known about tokens and numbers."
-        )
-    begins = ""
-    if site is not None:
-        inputs = (
-            "its inputs were still equal, bit for bit"
-            if site.is_origin
-            else "not everything before it could be compared"
-        )
-        begins = (
-            f"the first difference is at {site_label(site)}, {_place(site.position, prompt)}, where {inputs}"
+            f"In {request_name(text.request_id, text.sample)} the texts diverge at character"
+            f" {text.character:,}. The engine returns text only, so tokens and numbers are unknown."
         )
     if token is None:
-        if site is not None:
-            return f"In {request_name(site.request_id, site.sample)} {begins}; {_unchanged(verdict)}."
-        first = verdict.first_logprob
-        if first is not None:
-            at = f"position {first.position}" if first.step is None else f"step {first.step}"
-            name = request_name(first.request_id, first.sample)
-            return f"The first difference in log-probabilities is at {at} of {name}; {_unchanged(verdict)}."
-        return _none_differs(verdict)
-    parts = _parting(token, sources)
-    name = request_name(token.request_id, token.sample)
-    if not begins:
+        return _numbers_only(verdict, prompt)
+    name, divergence = request_name(token.request_id, token.sample), _divergence(token, sources)
+    if site is None:
         if token.step is None:
-            return f"In {name} {parts}; what comes behind it cannot be compared."
+            return f"In {name} {divergence}. Later positions cannot be compared."
         seen = verdict.compared.rows > 0
-        inside = "no layer was seen to differ before" if seen else "no layer was observed in both runs"
-        return f"In {name} {parts}; {inside}."
-    assert site is not None
+        inside = "No row differs before" if seen else "No site was captured in both runs"
+        return f"In {name} {divergence}. {inside}."
     if (site.request_id, site.sample) != (token.request_id, token.sample):
-        begins = f"in {request_name(site.request_id, site.sample)} {begins}"
+        return f"{_start(site, prompt)} In {name} {divergence}."
     ahead = token.position - site.position
     unit = "token" if prompt is None or site.position < prompt else "step"
-    later = "" if ahead <= 0 else f"{plural(ahead, unit)} later, "
-    return f"In {name} {begins}; {later}{parts}."
+    later = "" if ahead <= 0 else f"{plural(ahead, unit)} later "
+    return f"{_start(site, prompt)} {_capital(later + divergence)}."
+
+
+def _numbers_only(verdict: Verdict, prompt: int | None) -> str:
+    if verdict.first_site is not None:
+        return f"{_start(verdict.first_site, prompt)} {_capital(_unchanged(verdict))}."
+    first = verdict.first_logprob
+    if first is None:
+        return _none_differs(verdict)
+    at = f"position {first.position}" if first.step is None else f"step {first.step}"
+    name = request_name(first.request_id, first.sample)
+    return f"Log-probabilities first differ at {at} of {name}; {_unchanged(verdict)}."
+
+
+def _start(site: FirstSite, prompt: int | None) -> str:
+    inputs = "its inputs are bitwise equal" if site.is_origin else "not all earlier rows were compared"
+    return (
+        f"In {request_name(site.request_id, site.sample)} the first difference is at {site_label(site)},"
+        f" {_location(site.position, prompt)}: {inputs}."
+    )
 
 
 def _unchanged(verdict: Verdict) -> str:
     token = verdict.levels.get("token")
     forced = token is not None and token.state != "holds"
-    return "the forced tokens stay the same" if forced else "it never changes a token"
+    return "the forced tokens stay equal" if forced else "no token changes"
 
 
-def _place(position: int, prompt: int | None) -> str:
+def _location(position: int, prompt: int | None) -> str:
     if prompt is None:
         return f"position {position}"
     if position < prompt:
@@ -207,80 +203,96 @@ def _place(position: int, prompt: int | None) -> str:
     return f"step {position - prompt} (position {position})"
 
 
-def _parting(token: FirstToken, sources: tuple[Source, Source]) -> str:
+def _divergence(token: FirstToken, sources: tuple[Source, Source]) -> str:
     if token.token_a is None or token.token_b is None:
-        ended, went_on = ("A", "B") if token.token_a is None else ("B", "A")
-        return f"{ended}'s answer ends at step {token.step} where {went_on}'s goes on"
-    said = [
+        ended, other = ("A", "B") if token.token_a is None else ("B", "A")
+        return f"{ended} ends at step {token.step}, {other} continues"
+    texts = [
         quoted_token(one, source.token_text)
         for one, source in zip((token.token_a, token.token_b), sources, strict=True)
     ]
     if token.step is None:
-        return f"the prompts part at position {token.position}: A has {said[0]}, B has {said[1]}"
-    return f"the answers part at step {token.step}: A goes on with {said[0]}, B with {said[1]}"
+        return f"the prompts differ from position {token.position} on: {texts[0]} in A, {texts[1]} in B"
+    return f"the tokens diverge at step {token.step}: {texts[0]} in A, {texts[1]} in B"
 
 
 def _none_differs(verdict: Verdict) -> str:
     compared = verdict.compared
+    what = plural(compared.positions, "position")
     if compared.texts and not compared.sequences:
-        count, what = compared.texts, plural(compared.texts, "text")
+        what = plural(compared.texts, "text")
     elif compared.rows:
-        count = compared.rows
-        what = (
-            f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')} over"
-            f" {plural(compared.positions, 'position')}"
-        )
-    else:
-        count, what = compared.positions, plural(compared.positions, "position")
-    return f"{what} {does(count, 'were')} compared, and none differs."
+        what = f"{plural(compared.rows, 'row')} at {plural(compared.sites, 'site')}, {what}"
+    return f"Compared: {what}. None differs."
 
 
 def _why(verdict: Verdict, proofs: list[Proof]) -> str:
     proven = next((proof for proof in proofs if proof.proven), None)
     if not verdict.causes:
         if proven is not None:
-            return f"No cause is named; an experiment shows where it comes from: {_shown(verdict, proven)}."
+            return f"No cause found. An experiment shows where it starts: {_shown(verdict, proven)}."
         if _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
-            return "No cause could be named from what the two runs recorded; see what was not seen."
-        return "There is nothing to explain."
-    cause = verdict.causes[0]
-    said = f"{plain(cause.label)} ({cause.confidence} confidence)."
-    if evidence := "; ".join(_decisive(cause)):
-        said += f" {_begun(evidence)}."
-    if others := verdict.causes[1 : MAX_OTHERS + 1]:
-        named = "; ".join(f"{plain(other.label)} ({other.confidence} confidence)" for other in others)
-        said += f" Also possible or following from it: {named}."
-    proof = _proof(verdict, proven)
-    return f"{said} {_begun(proof)}."
+            return "No cause found in what the two runs recorded; see Limits of this comparison."
+        return "Nothing to explain."
+    first, *others = (
+        f"{plain(label(cause))} ({cause.confidence} confidence)" for cause in verdict.causes[: MAX_OTHERS + 1]
+    )
+    evidence = "; ".join(plain(sentence(one)).rstrip(".") for one in _decisive(verdict.causes[0]))
+    parts = [first, _capital(evidence)] if evidence else [first]
+    if others:
+        parts.append(f"Also possible, or a consequence: {'; '.join(others)}")
+    return f"{'. '.join([*parts, _capital(_proof(verdict, proven))])}."
 
 
-def _begun(words: str) -> str:
+def _capital(text: str) -> str:
     """As a sentence begins; a name (`batch_size: …`, `layers.0`) stays as it is."""
-    return words[0].upper() + words[1:] if re.match(r"[a-z]+[ ,]", words) else words
+    return text[0].upper() + text[1:] if re.match(r"[a-z]+[ ,]", text) else text
 
 
-def _decisive(cause: Cause) -> list[str]:
-    """The evidence a reader needs first: what the label does not say, and how large the difference is."""
-    label = plain(cause.label)
-    lines = [plain(line).rstrip(".") for line in cause.evidence]
-    lines = [line for line in lines if line not in label and not _PLACE.search(line)]
-    lines.sort(key=lambda line: bool(_DIGEST.search(line)))
-    size = [line for line in lines if _SIZE.search(line)][:1]
-    shown = lines[:CAUSE_EVIDENCE]
-    if size and size[0] not in shown:
-        shown[-1:] = size
-    return [_DIGEST.sub(r"\1…", line) for line in shown]
+def _decisive(cause: Cause) -> list[Evidence]:
+    """The evidence that a reader needs first: how large the difference is; digests last.
+
+    Not where it begins: that stands in the sentence before.
+    """
+    found = [one for one in cause.evidence if not _locates(one)]
+    found.sort(key=_has_digest)
+    shown = found[:CAUSE_EVIDENCE]
+    size = next((one for one in found if isinstance(one, DriftSize)), None)
+    if size is not None and size not in shown:
+        shown[-1:] = [size]
+    return [_shortened(one) for one in shown]
+
+
+def _locates(one: Evidence) -> bool:
+    """It is about where the difference begins, in this sequence or in others."""
+    if isinstance(one, Conclusion):
+        return one.what == "module or not repeatable"
+    if isinstance(one, FirstDifferenceAt):
+        return one.role in ("here", "begins", "origin")
+    return isinstance(one, OtherSequences)
+
+
+def _has_digest(one: Evidence) -> bool:
+    return isinstance(one, FieldChanged) and _DIGEST.search(one.before + one.after) is not None
+
+
+def _shortened(one: Evidence) -> Evidence:
+    """With the first characters of its digests."""
+    if not isinstance(one, FieldChanged):
+        return one
+    values = {"before": _DIGEST.sub(r"\1…", one.before), "after": _DIGEST.sub(r"\1…", one.after)}
+    return one.model_copy(update=values)
 
 
 def _proof(verdict: Verdict, proven: Proof | None) -> str:
     if proven is not None:
-        return f"where it starts is shown by experiment: {_shown(verdict, proven)}"
+        return f"proven by experiment: {_shown(verdict, proven)}"
     confirm = verdict.causes[0].confirm
-    if confirm and confirm.startswith(LOOK):
-        return "this is inferred from the recordings, and the command below shows what it rests on"
+    if confirm and confirm.purpose == "show":
+        return "inferred from the recordings; the command below shows the evidence"
     if confirm:
-        return "this is inferred from the recordings, and the command below confirms or refutes it"
-    return "this is inferred from the recordings, and no experiment has confirmed it yet"
+        return "inferred from the recordings; the command below confirms or refutes it"
+    return "inferred from the recordings; no experiment has confirmed it"
 
 
 def _shown(verdict: Verdict, proven: Proof) -> str:
@@ -288,8 +300,8 @@ def _shown(verdict: Verdict, proven: Proof) -> str:
     done = None if verdict.zoom is None else verdict.zoom.transplant
     if done is None or not done.origins:
         return _inner(proven.conclusion)
-    places = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
-    return f"with A's rows put in at {places}, B follows A to position {done.last}"
+    where = plain(done.origins[0].site) if len(done.origins) == 1 else f"{len(done.origins):,} sites"
+    return f"with A's rows put in at {where}, B follows A to position {done.last}"
 
 
 def _inner(sentence: str) -> str:

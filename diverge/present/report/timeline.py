@@ -1,4 +1,4 @@
-"""The timeline of evidence of one pair: runs, prompt, first numbers, origin, spread, tokens, end."""
+"""The timeline of one pair: runs, prompt, first differing numbers, origin, spread, tokens, end."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..format import does, drift_words, moment, number, plain, plural, quoted_token, request_name, site_label
-from ..verdict import mode_words
-from .model import Event
+from ..findings.sentence import unseen_before
+from ..format import does, drift_size, moment, number, plain, plural, quoted_token, request_name, site_label
+from ..verdict import mode_description
+from .document import Event
 
 if TYPE_CHECKING:
     from ....schemas.verdict import FirstSite, FirstToken, Verdict
-    from .data import ResultData
-    from .model import PairView
-    from .rows import FirstLogits, Pair, Spread
-    from .sources import Source
-
-
-COUNTED = (
-    "Positions count the tokens of prompt and answer together, from 0; steps count those of the answer. A row"
-    " inside the model is named by the token that was read there, logits by the token that they chose, which"
-    " is the next one."
-)
-"""How places are named, for the whole document."""
+    from .document import PairView
+    from .reading.result import ResultData
+    from .reading.rows import FirstLogits, Pair, Spread
+    from .reading.traces import Source
 
 
 def timeline(data: ResultData, view: PairView | None, sources: tuple[Source, Source]) -> list[Event]:
@@ -31,7 +24,7 @@ def timeline(data: ResultData, view: PairView | None, sources: tuple[Source, Sou
 
     Args:
         data: The opened result folder.
-        view: The pair that the verdict speaks of; None where nothing was compared by tokens.
+        view: The verdict's pair; None where nothing was compared by tokens.
         sources: The two traces.
     """
     verdict = data.verdict
@@ -47,26 +40,27 @@ def timeline(data: ResultData, view: PairView | None, sources: tuple[Source, Sou
         *(() if spread is None else _spread(spread, pair, verdict.first_site)),
         *_numbers(verdict, pair, view.first_logits),
     ]
-    parting = [] if view.prompts_differ else _token(verdict.first_token, pair, sources)
-    ends = [*parting, *_end(data, view, sources)]
-    return [*events, *(event for _, _, event in sorted(inside, key=lambda item: item[:2])), *ends]
+    events += [event for _, _, event in sorted(inside, key=lambda item: item[:2])]
+    if not view.prompts_differ:
+        events += _token(verdict.first_token, pair, sources)
+    return events + _end(data, view, sources)
 
 
 def _run(source: Source) -> Iterator[Event]:
     if source.header is None:
         return
     header = source.header
-    took = [
+    durations = [
         f"{what} {seconds:.1f} s"
         for name, what in (("load", "loading"), ("replay", "replay"))
         if (seconds := header.seconds.get(name)) is not None
     ]
     model = f", {plain(header.lane.model)}" if header.lane.model else ""
-    detail = f"engine {plain(header.lane.engine)}{model}, {mode_words(header.mode)}"
+    detail = f"engine {plain(header.lane.engine)}{model}, {mode_description(header.mode)}"
     yield Event(
         plain(moment(header.created)),
-        f"Run {source.side} begins",
-        f"{detail}{'; ' + ', '.join(took) if took else ''}",
+        f"Run {source.side} starts",
+        f"{detail}{'; ' + ', '.join(durations) if durations else ''}",
         f"header of trace {source.side}",
         "run",
     )
@@ -77,8 +71,8 @@ def _text(verdict: Verdict) -> Iterator[Event]:
     if first is not None:
         yield Event(
             f"character {first.character:,}",
-            f"The texts of {request_name(first.request_id, first.sample)} part",
-            f"A goes on “{plain(first.a)}”, B “{plain(first.b)}”",
+            f"The texts of {request_name(first.request_id, first.sample)} diverge",
+            f"A continues “{plain(first.a)}”, B “{plain(first.b)}”",
             "summary.json, first_text",
             "tokens",
         )
@@ -87,27 +81,26 @@ def _text(verdict: Verdict) -> Iterator[Event]:
 def _prompt(view: PairView, sources: tuple[Source, Source]) -> Event:
     pair = view.pair
     if not view.prompts_differ:
-        title, detail = f"{view.name} enters both runs", f"{plural(pair.prompt, 'prompt token')}, equal"
+        title, detail = f"Prompt of {view.name}", f"{plural(pair.prompt, 'token')}, equal in both runs"
         return Event("prompt", title, detail, "table tokens")
     lengths = " and ".join(
         f"{plural(side.prompt, 'token')} in {source.side}"
         for side, source in zip(view.recorded, sources, strict=True)
         if side is not None
     )
+    here = f"A: {_token_text(pair.token_a, sources[0])}; B: {_token_text(pair.token_b, sources[1])}"
     assert pair.first_position is not None
     return Event(
-        _place(None, pair.first_position),
-        f"The prompts of {view.name} are not the same",
-        f"{lengths}; A has {_said(pair.token_a, sources[0])} here, B has {_said(pair.token_b, sources[1])}"
-        if lengths
-        else f"A has {_said(pair.token_a, sources[0])} here, B has {_said(pair.token_b, sources[1])}",
+        _location(None, pair.first_position),
+        f"The prompts of {view.name} differ",
+        f"{lengths}; {here}" if lengths else here,
         "table tokens",
         "tokens",
     )
 
 
-def _said(token: int | None, source: Source) -> str:
-    return "nothing: it ended" if token is None else quoted_token(token, source.token_text)
+def _token_text(token: int | None, source: Source) -> str:
+    return "output ended" if token is None else quoted_token(token, source.token_text)
 
 
 def _numbers(verdict: Verdict, pair: Pair, logits: FirstLogits | None) -> Iterator[tuple[int, int, Event]]:
@@ -120,48 +113,45 @@ def _numbers(verdict: Verdict, pair: Pair, logits: FirstLogits | None) -> Iterat
     if logits is not None:
         size = "their hashes differ" if logits.max_diff is None else f"by up to {number(logits.max_diff)}"
         if logits.max_diff is not None and not math.isfinite(logits.max_diff):
-            size, by_nats = "not all of them are finite", "likewise"
+            size, by_nats = "some are not finite", "likewise"
         same = first is not None and first.position == logits.position
         detail = f"{size}{'; log-probabilities ' + by_nats if same else ''}, {chose}"
         seen = verdict.first_site is not None or not pair.rows_compared
         if not seen and (pair.first_moved is None or pair.first_moved >= logits.position):
-            detail += "; no observed row differs before, so it arises behind them or in what was not observed"
-        place = _place(logits.step, logits.position)
-        event = Event(place, "Logits differ for the first time", detail, "table tokens", "numbers")
+            detail += "; no earlier row differs, so it arises after them or where no site was observed"
+        location = _location(logits.step, logits.position)
+        event = Event(location, "First differing logits", detail, "table tokens", "numbers")
         yield logits.position, 2, event
         if same:
             return
     if first is not None:
-        place = _place(first.step, first.position)
-        title = "Log-probabilities differ for the first time"
-        event = Event(place, title, f"{by_nats}, {chose}", "table tokens", "numbers")
+        location = _location(first.step, first.position)
+        title = "First differing log-probabilities"
+        event = Event(location, title, f"{by_nats}, {chose}", "table tokens", "numbers")
         yield first.position, 2, event
 
 
 def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Event]]:
     if site is None or (site.request_id, site.sample) != (pair.request_id, pair.sample):
         return
-    size = "" if site.rel_drift is None else f"{drift_words(site.rel_drift)}; "
+    size = "" if site.rel_drift is None else f"{drift_size(site.rel_drift)}; "
     if site.is_origin:
-        detail = (
-            f"{size}all that was computed before is equal, so the module got equal inputs and gave another"
-        )
-        detail += " output"
+        detail = f"{size}all earlier rows are equal: equal inputs, different output"
     else:
-        detail = f"{size}{plain(site.unseen or 'not every earlier row could be compared').rstrip('.')}"
+        detail = f"{size}{plain(unseen_before(site) or 'not all earlier rows were compared').rstrip('.')}"
     title = "origin of the difference" if site.is_origin else "first observed difference"
     step = site.position - pair.prompt
-    place = _place(step if step >= 0 else None, site.position)
-    # What is not finite spreads to earlier positions of the same pass: the origin comes first all the same.
+    location = _location(step if step >= 0 else None, site.position)
+    # A value that is not finite spreads to earlier positions of the same pass: the origin still comes first.
     first = site.position if pair.first_moved is None else min(site.position, pair.first_moved)
-    yield first, 0, Event(place, f"{site_label(site)}: {title}", detail, "table sites", "origin")
+    yield first, 0, Event(location, f"{site_label(site)}: {title}", detail, "table sites", "origin")
 
 
 def _spread(found: Spread, pair: Pair, site: FirstSite | None) -> Iterator[tuple[int, int, Event]]:
     assert pair.first_moved is not None
 
-    def place(position: int) -> str:
-        return _place(position - pair.prompt if position >= pair.prompt else None, position)
+    def where(position: int) -> str:
+        return _location(position - pair.prompt if position >= pair.prompt else None, position)
 
     detail = f"{found.at_origin:,} of {plural(found.of_sites, 'site')} {does(found.at_origin, 'differ')}"
     detail += " at this position"
@@ -169,47 +159,47 @@ def _spread(found: Spread, pair: Pair, site: FirstSite | None) -> Iterator[tuple
         detail += f", {found.at_next:,} of {found.of_next:,} at position {found.next_position}"
     here = site is not None and (site.request_id, site.sample) == (pair.request_id, pair.sample)
     back = here and site is not None and pair.first_moved < site.position
-    title = "It spreads through the whole pass, to earlier tokens too" if back else "It spreads"
-    yield pair.first_moved, 1, Event(place(pair.first_moved), title, detail, "table sites", "numbers")
+    title = "Spreads through the whole pass, to earlier tokens too" if back else "Spreads"
+    yield pair.first_moved, 1, Event(where(pair.first_moved), title, detail, "table sites", "numbers")
     if found.last_position is not None and found.last_position != pair.first_moved:
-        title = f"It reaches {plain(found.last_label)}, the last site"
-        detail = drift_words(found.last_drift)
-        event = Event(place(found.last_position), title, detail, "table sites", "numbers")
+        title = f"Reaches {plain(found.last_label)}, the last site"
+        detail = drift_size(found.last_drift)
+        event = Event(where(found.last_position), title, detail, "table sites", "numbers")
         yield found.last_position, 1, event
 
 
 def _token(first: FirstToken | None, pair: Pair, sources: tuple[Source, Source]) -> Iterator[Event]:
     if pair.first_position is None:
         return
-    detail = f"A: {_said(pair.token_a, sources[0])}; B: {_said(pair.token_b, sources[1])}"
+    detail = f"A: {_token_text(pair.token_a, sources[0])}; B: {_token_text(pair.token_b, sources[1])}"
     if first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample):
         moved = first.max_abs_logit_diff
         moved = first.max_abs_logprob_diff if moved is None else moved
-        # Nobody chose the tokens of a prompt.
+        # No engine chose the tokens of a prompt.
         if first.step is not None and first.margin_a is not None and moved is not None:
-            detail += f"; {_lead(first.margin_a, first.margin_b)}, and {_moved(moved)}"
+            detail += f"; {_margins(first.margin_a, first.margin_b)}; {_difference(moved)}"
     yield Event(
-        _place(pair.first_step, pair.first_position),
-        "The first divergent token",
+        _location(pair.first_step, pair.first_position),
+        "First divergent token",
         detail,
         "table tokens",
         "tokens",
     )
 
 
-def _lead(margin_a: float, margin_b: float | None) -> str:
-    in_b = "" if margin_b is None or not math.isfinite(margin_b) else f" and {number(margin_b)} in B"
-    return f"the likeliest candidate led by {number(margin_a)} in A{in_b}"
+def _margins(margin_a: float, margin_b: float | None) -> str:
+    in_b = "" if margin_b is None or not math.isfinite(margin_b) else f", {number(margin_b)} in B"
+    return f"margin {number(margin_a)} in A{in_b}"
 
 
-def _moved(size: float) -> str:
+def _difference(size: float) -> str:
     if not math.isfinite(size):
-        return "not all of the numbers are finite"
-    return f"the numbers moved by up to {number(size)}" if size else "the numbers are equal"
+        return "some numbers are not finite"
+    return f"largest difference {number(size)}" if size else "the numbers are equal"
 
 
 def _end(data: ResultData, view: PairView, sources: tuple[Source, Source]) -> list[Event]:
-    """How each side ended; one event where both did alike."""
+    """How each side ended; one event where both ended alike."""
     pair, lengths = view.pair, data.lengths(view.pair.pair)
     found = []
     for source, side, compared in zip(
@@ -219,10 +209,10 @@ def _end(data: ResultData, view: PairView, sources: tuple[Source, Source]) -> li
         detail, took = plural(tokens, "generated token"), ""
         for result in [] if source.header is None else source.header.results:
             if (result.request_id, result.sample) == (pair.request_id, pair.sample):
-                detail += f", stopped by: {plain(result.reason)}"
+                detail += f", finish reason: {plain(result.reason)}"
                 took = "" if result.latency_s is None else f", after {result.latency_s:.2f} s"
                 break
-        when = f"after step {tokens - 1}" if tokens else "at once"
+        when = f"after step {tokens - 1}" if tokens else "no step"
         found.append((when, source.side, detail, took))
     (when, _, detail, took), (when_b, _, detail_b, took_b) = found
     if (when, detail, took, took_b) == (when_b, detail_b, "", ""):
@@ -233,5 +223,5 @@ def _end(data: ResultData, view: PairView, sources: tuple[Source, Source]) -> li
     ]
 
 
-def _place(step: int | None, position: int) -> str:
+def _location(step: int | None, position: int) -> str:
     return f"prompt, position {position}" if step is None else f"step {step}, position {position}"

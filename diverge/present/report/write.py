@@ -1,21 +1,22 @@
-"""`write_report`: the postmortem of a result folder, as one HTML file or as Markdown.
+"""`write_report`: the report of a result folder, as one HTML file or as Markdown.
 
-Both forms show the same document (model.py), which is built once (build.py).
+Both forms are templates over the same document (document.py), which is built once (build.py).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from ....schemas.errors import MissingPackage
 from ....schemas.files import write_private
 from ...views.verdict import read_verdict
 from .build import build
-from .sources import find_sources
+from .html import to_html
+from .markdown import to_markdown
+from .reading.traces import find_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from .sources import Place, Source
 
 Form = Literal["html", "markdown"]
 
@@ -44,28 +45,24 @@ def write_report(
 
     Raises:
         BadInput: The folder or a trace cannot be read.
-        MissingPackage: jinja2, which the HTML form needs, is not installed.
+        MissingPackage: jinja2 is not installed.
         OutputFailed: The file cannot be written.
     """
-    place, sources = find_sources(read_verdict(folder), folder, a, b)
-    text = render(folder, place, sources, form, title)
+    check_packages()
+    paths, sources = find_sources(read_verdict(folder), folder, a, b)
+    document = build(folder, paths, sources, title)
+    text = to_markdown(document) if form == "markdown" else to_html(document)
     write_private(out, text.encode("utf-8", "backslashreplace"))  # it holds prompts
     return [source.missing for source in sources if source.missing]
 
 
-def render(
-    folder: Path,
-    place: Place,
-    sources: tuple[Source, Source],
-    form: Form = "html",
-    title: str | None = None,
-) -> str:
-    """The postmortem as text. Raises as `write_report`."""
-    if form == "markdown":
-        from .markdown import to_markdown
+def check_packages() -> None:
+    """Check, before the work, that a report can be rendered.
 
-        return to_markdown(build(folder, place, sources, title))
-    from .html import check_packages, to_html
-
-    check_packages()
-    return to_html(build(folder, place, sources, title))
+    Raises:
+        MissingPackage: jinja2 is not installed.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage("a report needs jinja2", "pip install 'rip-forensics[report]'") from None

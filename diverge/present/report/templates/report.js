@@ -41,14 +41,14 @@
   // Arrow keys move a cell; `show` says what is there. Other keys stay the browser's.
   function withKeys(target, columns, rows, show, leave) {
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    let [column, row, begun] = [0, 0, false];
+    let [column, row, started] = [0, 0, false];
     target.addEventListener("keydown", (event) => {
       if (event.key === "Escape") return leave();
       const move = moves[event.key];
       if (!move || (rows === 1 && move[1])) return;
       event.preventDefault();
-      if (begun) [column, row] = [column + move[0], row + move[1]];
-      begun = true;
+      if (started) [column, row] = [column + move[0], row + move[1]];
+      started = true;
       column = Math.min(Math.max(column, 0), columns - 1);
       row = Math.min(Math.max(row, 0), rows - 1);
       show(column, row);
@@ -58,13 +58,13 @@
   function inSvg(svg, event) {
     return new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   }
-  function words(value) {
+  function describe(value) {
     if (Number.isNaN(value)) return "NaN in a row";
     if (value === -1) return "differs, size not known";
     if (value === -2) return "not computed or not comparable";
     if (value === -3) return "equal, or not computed";
     if (value === 0) return "equal";
-    return value < 1e-30 ? "bits differ, below what the sketch resolves" : value.toExponential(3);
+    return value < 1e-30 ? "bits differ, below the sketch's resolution" : value.toExponential(3);
   }
 
   function watchMap(map, sites) {
@@ -80,7 +80,7 @@
       hover.setAttribute("x", map.x[column]);
       hover.setAttribute("y", map.y[row]);
       hover.setAttribute("visibility", "visible");
-      const rows = [["", map.columns[column]], ["relative drift", words(values[cell])]];
+      const rows = [["", map.columns[column]], ["relative drift", describe(values[cell])]];
       if (worst && values[cell] > 0) rows.push(["largest at", sites[worst[cell]]]);
       showTip(at, map.rows[row], rows);
     };

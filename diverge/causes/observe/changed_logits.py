@@ -1,0 +1,61 @@
+"""Which candidates' logits differ, where the output head is all that differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...comparison.align import row_of
+from ...comparison.tally import PairState
+from ...reading.candidates import NO_TOKEN
+from ...reading.columns import CandidateReader
+from ...reading.load import Trace
+
+MOST = 4
+"""Tokens that are kept: of more it is no single row of the head."""
+
+
+@dataclass(frozen=True)
+class ChangedLogits:
+    """The candidates of one distribution that both traces list with their logits."""
+
+    common: int = 0
+    differing: int = 0
+    """Those whose logits differ."""
+    tokens: list[tuple[int, float, float]] = field(default_factory=list)
+    """Token, its logit in A and in B: of the first few of them."""
+    drift: float | None = None
+    """Norm of the differences over that of the logits, of the common candidates."""
+
+
+def changed_logits(a: Trace, b: Trace, state: PairState, position: int) -> ChangedLogits:
+    """Compare the candidates behind one position.
+
+    Args:
+        a: The trace A.
+        b: The trace B.
+        state: The pair.
+        position: Where the logits differ, and no site does.
+    """
+    sides: list[dict[int, float]] = []
+    for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
+        reader = CandidateReader(trace)
+        found = reader.read([(row_of(trace, sequence, position), 1)])
+        reader.close()
+        if not found.has_logits[0]:
+            return ChangedLogits()
+        listed = found.ids[0] != NO_TOKEN
+        sides.append(dict(zip(found.ids[0][listed].tolist(), found.logits[0][listed].tolist(), strict=True)))
+    common = [token for token in sides[0] if token in sides[1]]
+    differing = [token for token in common if not _same(sides[0][token], sides[1][token])]
+    tokens = [(token, sides[0][token], sides[1][token]) for token in differing[:MOST]]
+    left, right = (np.array([side[token] for token in common]) for side in sides)
+    with np.errstate(all="ignore"):  # not finite: no size
+        norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
+        size = float(np.linalg.norm(right - left)) / max(*norms, 1e-30)
+    return ChangedLogits(len(common), len(differing), tokens, size if np.isfinite(size) else None)
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (np.isnan(a) and np.isnan(b))

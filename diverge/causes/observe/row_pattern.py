@@ -1,0 +1,299 @@
+"""What the rows around a first difference look like, read again from both traces: which parts of the row
+differ, what the row of B is of A, what rows of other positions and of equal sequences show.
+
+Shapes: P positions of one sequence, S compared sites.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ....schemas.findings.rows import OtherSequences, RowRelation
+from ....schemas.trace import SKETCH_SIZE, Site
+from ...comparison.site_plan import SitePlan
+from ...comparison.site_rows import SiteRowReader
+from ...comparison.tally import LOGITS, PairState, Tally
+from ...reading.load import Trace
+from .across_positions import AcrossPositions, across_positions, other_sequences
+from .changed_logits import ChangedLogits, changed_logits
+from .rounding import EPSILON, in_ulps
+from .routing import Routing, experts_at_fault, first_routing
+
+WINDOW = 128
+"""Positions before and behind the first difference that are read again."""
+MOST_TWINS = 16
+"""Other sequences that are looked at for equal tokens."""
+_SAME_NORM = 1e-6
+"""Relative: a norm is a float32 whose sum depends on the order of its terms."""
+_SAME_SCALE = 1e-3
+"""Relative: sketches of a scaled bfloat16 row are scaled up to its rounding."""
+_JUMP = 100.0
+"""A module that only passes rounding on multiplies it by a few; above this it adds something of its own."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Another sequence of both traces whose tokens are the same up to the first difference."""
+
+    request_id: str
+    sample: int
+    equal_in_a: bool
+    """Its row at the differing place equals that of the sequence in A."""
+    equal_in_b: bool
+
+
+@dataclass(frozen=True)
+class Jump:
+    """The first site of the first differing row whose drift is far above that of all sites before it."""
+
+    site: Site
+    drift: float
+    before: float
+    """Largest drift of the sites before it."""
+
+
+@dataclass(frozen=True)
+class RowPattern:
+    """What was seen around the first differing row of a sequence."""
+
+    site: Site
+    """Of the first difference; named `lm_head` where only the logits show it."""
+    position: int
+    prompt_length: int
+    token: int
+    """The token at that position."""
+    drift: float | None
+    """Relative, from the sketches."""
+    lanes_differing: list[int] | None = None
+    """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
+    likeness: tuple[float, float] | None = None
+    """B's norm over A's, and the cosine between the rows as their sketches tell it; None: not known."""
+    relation: RowRelation | None = None
+    """What B's row is of A's; None: nothing simple."""
+    shift: int | None = None
+    """B's rows here are those that A has so many positions later, from the difference on."""
+    equal_before: int = 0
+    """Earlier positions of the sequence at which this site's rows are equal."""
+    equal_after: int = 0
+    """Later ones, of those where everything before this site is equal."""
+    differing_after: int = 0
+    """Likewise."""
+    later_positions: list[int] = field(default_factory=list)
+    """Later positions with the token of the first difference: for tables that a token looks up."""
+    twins: list[Twin] = field(default_factory=list)
+    experts: list[int] = field(default_factory=list)
+    """Those whose rows alone differ, where the site is the output of experts."""
+    routing: Routing | None = None
+    """None: no router is known to choose differently."""
+    jump: Jump | None = None
+    """None: the drift grows from site to site, or is not known."""
+    logits: ChangedLogits = field(default_factory=ChangedLogits)
+    """Which candidates' logits differ, where only logits do."""
+    across: AcrossPositions = field(default_factory=AcrossPositions)
+    """The rows of this site at the positions where its inputs are equal."""
+    others: OtherSequences | None = None
+    """Where other sequences begin to differ; None: there are none."""
+
+    @property
+    def lanes(self) -> int | None:
+        """How many lanes of the sketch differ; None: not known."""
+        return None if self.lanes_differing is None else len(self.lanes_differing)
+
+    @property
+    def ulps(self) -> float | None:
+        """The drift in ULP of the site's dtype."""
+        return in_ulps(self.site.dtype, self.drift)
+
+
+def row_pattern(
+    state: PairState, tally: Tally, a: Trace, b: Trace, prompt_length: int, dtype: str
+) -> RowPattern | None:
+    """Read the rows around the first difference of a pair.
+
+    Args:
+        state: A pair with a difference.
+        tally: What was compared.
+        a: The trace A.
+        b: The trace B.
+        prompt_length: Of the pair's sequence in A.
+        dtype: That of the logits, where they are all that differs.
+    """
+    at = state.first_position
+    if at is None:
+        return None
+    plan = tally.plan
+    known: dict[str, Any] = {
+        "position": at,
+        "prompt_length": prompt_length,
+        "token": int(state.pair.a.tokens[at]),
+        "drift": state.first_drift,
+        "others": other_sequences(state, tally),
+    }
+    if state.first_site == LOGITS:
+        before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
+        head = Site(name="lm_head", dtype=dtype)
+        found = changed_logits(a, b, state, at)
+        return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
+    readers = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
+    try:
+        return _pattern(state, tally, readers, known)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _pattern(
+    state: PairState, tally: Tally, rows: tuple[SiteRowReader, SiteRowReader], known: dict[str, Any]
+) -> RowPattern:
+    plan, pair, site = tally.plan, state.pair, state.first_site
+    at = state.first_position
+    assert at is not None
+    start, stop = max(0, at - WINDOW), min(pair.comparable, at + WINDOW)
+    a, there_a = rows[0].hashes(pair.a, start, stop)
+    b, there_b = rows[1].hashes(pair.b, start, stop)
+    both = there_a & there_b & ~plan.by_sketch
+    unlike = (a != b).any(axis=2) & both
+    fresh = ~unlike[:, :site].any(axis=1) & both[:, site]  # everything before this site is equal there
+    later = fresh & (np.arange(start, stop) > at)
+    differing = np.flatnonzero(fresh & unlike[:, site]) + start
+    tokens = pair.a.tokens
+    return RowPattern(
+        site=plan.sites[site],
+        lanes_differing=_lanes(plan, rows, state) if plan.sketches else None,
+        likeness=_likeness(rows, state) if plan.sketches else None,
+        relation=_relation(rows, state) if plan.sketches else None,
+        shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
+        equal_before=int(np.count_nonzero(both[: at - start, site])),
+        equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
+        differing_after=int(np.count_nonzero(later & unlike[:, site])),
+        later_positions=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
+        twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
+        experts=experts_at_fault(plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site])
+        if plan.sketches
+        else [],
+        routing=first_routing(plan, unlike, both, start, rows, state),
+        across=across_positions(rows, state, differing, plan.sites[site].dtype)
+        if plan.sketches
+        else AcrossPositions(),
+        jump=_jump(rows, state, plan, unlike[at - start]) if plan.sketches else None,
+        **known,
+    )
+
+
+def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[int] | None:
+    """Lanes of the first row's sketches that differ."""
+    assert state.first_position is not None
+    if plan.sites[state.first_site].width < 2 * SKETCH_SIZE:
+        return None  # a lane is hardly more than an element
+    (a, _), (b, _) = _sketches(rows, state)
+    lanes: list[int] = np.flatnonzero(a != b).tolist()
+    return lanes
+
+
+def _sketches(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[tuple[np.ndarray, float]]:
+    """Sketch and norm of the first differing row on each side."""
+    assert state.first_position is not None
+    pair, site = state.pair, np.array([state.first_site])
+    found = []
+    for reader, sequence in zip(rows, (pair.a, pair.b), strict=True):
+        sketches, norms = reader.sketches(sequence, state.first_position, site)
+        found.append((sketches[0], float(norms[0])))
+    return found
+
+
+def _likeness(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> tuple[float, float] | None:
+    (a, norm_a), (b, norm_b) = _sketches(rows, state)
+    lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    if not (math.isfinite(lengths) and lengths and norm_a):
+        return None
+    return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
+
+
+def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> RowRelation | None:
+    """What B's first differing row is of A's, where that is simple."""
+    (a, norm_a), (b, norm_b) = _sketches(rows, state)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()) or norm_a == 0:
+        return None
+    if norm_b == 0:
+        return RowRelation(relation="zeros")
+    if np.array_equal(b, -a):
+        return RowRelation(relation="negative")
+    scale = float(a @ b) / float(a @ a)
+    if abs(scale - 1) > 10 * _SAME_SCALE and np.linalg.norm(b - scale * a) <= _SAME_SCALE * np.linalg.norm(b):
+        return RowRelation(relation="scaled", factor=scale)
+    if abs(norm_a - norm_b) <= _SAME_NORM * norm_a and np.linalg.norm(a - b) > 0.01 * np.linalg.norm(a):
+        one_lane = int(np.count_nonzero(a != b)) == 1
+        return RowRelation(relation="signs flipped" if one_lane else "signs flipped or reordered")
+    return None
+
+
+def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | None:
+    """By how many positions B's rows of one site are ahead of A's, from row `at` on; None: by no number.
+
+    a, b: uint64[P, 2]; both: bool[P].
+    """
+    match = (a == b[at]).all(axis=1) & both
+    for found in np.flatnonzero(match).tolist():
+        ahead = found - at
+        rows = np.arange(at, len(a) - max(ahead, 0))
+        rows = rows[both[rows] & both[rows + ahead]]
+        if ahead and len(rows) and (a[rows + ahead] == b[rows]).all():
+            return int(ahead)
+    return None
+
+
+def _twins(
+    state: PairState,
+    tally: Tally,
+    rows: tuple[SiteRowReader, SiteRowReader],
+    here: tuple[np.ndarray, np.ndarray],
+) -> list[Twin]:
+    """Other pairs whose tokens up to the first difference are the same, and their rows there."""
+    at, site = state.first_position, state.first_site
+    assert at is not None
+    wanted = state.pair.a.tokens[: at + 1]
+    found: list[Twin] = []
+    for other in tally.pairs:
+        pair = other.pair
+        if other is state or len(found) == MOST_TWINS or pair.comparable <= at:
+            continue
+        if not np.array_equal(pair.a.tokens[: at + 1], wanted):
+            continue
+        equal: list[bool] = []
+        for reader, sequence, row in zip(rows, (pair.a, pair.b), here, strict=True):
+            hashes, there = reader.hashes(sequence, at, at + 1)
+            if there[0, site]:
+                equal.append(bool((hashes[0, site] == row).all()))
+        if len(equal) == 2:
+            found.append(Twin(pair.a.key[0], pair.a.key[1], *equal))
+    return found
+
+
+def _jump(
+    rows: tuple[SiteRowReader, SiteRowReader], state: PairState, plan: SitePlan, unlike: np.ndarray
+) -> Jump | None:
+    """Look through the first differing row. `unlike`: bool[S]."""
+    assert state.first_position is not None
+    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in EPSILON])
+    if not len(sites):
+        return None
+    (a, norms_a), (b, norms_b) = (
+        reader.sketches(sequence, state.first_position, sites)
+        for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
+    )
+    with np.errstate(all="ignore"):  # rows may hold NaN or infinity: the drift grows to that, and is no jump
+        drifts = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.maximum(
+            np.maximum(norms_a, norms_b), 1e-30
+        )
+    before = np.concatenate([[0.0], np.maximum.accumulate(drifts)[:-1]])
+    jumps = (before > 0) & (drifts > _JUMP * before)
+    end = int(np.argmax(np.append(~np.isfinite(drifts), True)))
+    found = np.flatnonzero(jumps[:end])
+    if not len(found):
+        return None
+    first = int(found[0])
+    return Jump(plan.sites[int(sites[first])], float(drifts[first]), float(before[first]))

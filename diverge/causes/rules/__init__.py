@@ -1,0 +1,1 @@
+"""What evidence makes which cause: one function a cause, by subject."""

@@ -1,0 +1,189 @@
+"""Causes in how the rows were computed: shapes of passes, settings of the lane, the environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....schemas.findings.evidence import Conclusion, Evidence
+from ....schemas.findings.execution import ExecutionDiffers, PassDiffers
+from ....schemas.findings.unseen import NoEvidence
+from ..evidence import Basis
+from ..settings import DTYPE_FIELDS, LANE_SETTINGS, WITHOUT_CAUSE, Group, names_of, normal
+from .describe_module import is_attention
+from .finding import Finding, circumstance
+from .kv_cache import boundary
+
+_SECTIONS = ("engine", "frameworks", "libraries", "kernels", "determinism", "gpus", "driver")
+"""Sections of a fingerprint that say which kernels run."""
+
+
+def batch(basis: Basis) -> Finding | None:
+    """Other sequences shared the pass, or were sent together."""
+    shapes = basis.shape_differences("batch_size")
+    if shapes and basis.differs:
+        evidence: list[Evidence] = [*shapes, basis.first_difference()]
+        if basis.shape_differences("padded_tokens") and is_attention(basis.observed.pattern):
+            evidence.append(Conclusion(what="mask of the padding"))
+        return circumstance(basis, evidence, basis.commands.replay(neighbours=0, batch_size=1))
+    # What shared a pass was not observed; what was sent together is known.
+    settings = basis.settings_of("batch")
+    if not settings or not basis.differs or basis.shape("batch_size") is not None:
+        return None
+    sent: list[Evidence] = [one.model_copy(update={"sent_together": True}) for one in settings]
+    found = _circumstance_of(basis, sent, "batch")
+    return replace(found, missing=[*found.missing, NoEvidence(kind="forward passes")])
+
+
+def padding(basis: Basis) -> Finding | None:
+    """Padded tokens or the padding side differ."""
+    settings = basis.settings_of("padding")
+    evidence: list[Evidence] = [*settings, *basis.shape_differences("padded_tokens")]
+    if not evidence or not basis.differs:
+        return None
+    evidence.append(basis.first_difference())
+    if settings:
+        confirm = basis.commands.replay_as_a("padding") or basis.commands.replay()
+        return circumstance(basis, evidence, confirm)
+    side = basis.lanes[1].settings.get("padding_side")
+    other = "left" if side is not None and side.resolved == "right" else "right"
+    found = circumstance(basis, evidence, basis.commands.replay(padding_side=other))
+    # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
+    if not basis.shape_differences("batch_size"):
+        return found
+    # What padding alone changes is the mask, so the kernel and the sums of an attention.
+    return replace(
+        found,
+        confidence="medium" if is_attention(basis.observed.pattern) else "low",
+        interpretation="other padding side",
+    )
+
+
+def paths(basis: Basis) -> Finding | None:
+    """One side decoded what the other computed in one pass."""
+    tokens = basis.shape("num_tokens")
+    if tokens is None or tokens[0] == tokens[1] or not basis.differs or basis.prompts_differ:
+        return None  # prompts of different lengths run in different passes
+    if min(tokens) != 1 and not basis.scored_differently:
+        return None
+    at = basis.first_difference()
+    evidence: list[Evidence] = [
+        PassDiffers(
+            how="prefill or decode" if min(tokens) == 1 else "prompt and answer in one pass",
+            a=tokens[0],
+            b=tokens[1],
+            site=at.site,
+            position=at.position,
+        )
+    ]
+    modes = [header.mode for header in basis.headers]
+    if modes[0] != modes[1]:
+        evidence.append(ExecutionDiffers(of="mode", a=modes[0], b=modes[1]))
+    return circumstance(basis, evidence, basis.commands.replay("golden-decode"))
+
+
+def cache(basis: Basis) -> Finding | None:
+    """Cached tokens differ."""
+    cached, tokens = basis.shape("cached_tokens"), basis.shape("num_tokens")
+    settings: list[Evidence] = [*basis.settings_of("cache")]
+    if cached is None and settings and basis.differs:
+        found = _circumstance_of(basis, settings, "cache")
+        return replace(found, missing=[*found.missing, NoEvidence(kind="cached tokens")])
+    if cached is None or cached[0] == cached[1] or not basis.differs or basis.prompts_differ:
+        return None
+    if tokens is not None and min(tokens) == 1:
+        return None
+    evidence: list[Evidence] = [
+        *basis.shape_differences("cached_tokens", "num_tokens"),
+        *settings,
+        basis.first_difference(),
+    ]
+    if basis.first_site is not None and basis.first_site.position in cached:
+        evidence.append(boundary(basis, basis.first_site.position, exactly=True))
+    as_a = basis.commands.replay_as_a("cache", "chunk")
+    found = circumstance(basis, evidence, as_a or basis.commands.replay(), cached=True)
+    return found if as_a else replace(found, interpretation="fresh cache")
+
+
+def chunks(basis: Basis) -> Finding | None:
+    """The prefill was cut in other chunks."""
+    tokens = basis.shape("num_tokens")
+    evidence: list[Evidence] = [*basis.settings_of("chunk")]
+    # Where the cached prefix differs too, the boundary says more: cache; a mode is the cause `paths`.
+    one_pass_only = basis.scored_differently or basis.shape_differences("cached_tokens")
+    if tokens is not None and min(tokens) > 1 and not one_pass_only and not basis.prompts_differ:
+        evidence += basis.shape_differences("num_tokens")
+    if not evidence or not basis.differs:
+        return None
+    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay()
+    return circumstance(basis, [*evidence, basis.first_difference()], confirm)
+
+
+def attention(basis: Basis) -> Finding | None:
+    """The attention backend differs."""
+    evidence: list[Evidence] = [
+        *basis.settings_of("attention"),
+        *basis.changed("engine", fields=("attention_backend",)),
+    ]
+    if not evidence or not basis.differs:
+        return None
+    if basis.first_site is not None and "attn" in basis.first_site.label():
+        evidence.append(basis.first_difference("attention"))
+    return _circumstance_of(basis, evidence, "attention")
+
+
+def threads(basis: Basis) -> Finding | None:
+    """CPU threads or the instruction set differ."""
+    evidence: list[Evidence] = [*basis.settings_of("threads"), *basis.changed("cpu")]
+    if not evidence or not basis.differs:
+        return None
+    if basis.first_site is not None:
+        evidence.append(basis.first_difference())
+    return _circumstance_of(basis, evidence, "threads")
+
+
+def parallel(basis: Basis) -> Finding | None:
+    """The parallel topology differs."""
+    evidence: list[Evidence] = [*basis.settings_of("parallel"), *basis.changed("parallelism")]
+    if not evidence or not basis.differs:
+        return None
+    return _circumstance_of(basis, evidence, "parallel")
+
+
+def graph(basis: Basis) -> Finding | None:
+    """One side ran eagerly, the other as a captured graph or compiled."""
+    evidence: list[Evidence] = [*basis.settings_of("graph")]
+    if basis.channels_differ:
+        a, b = (header.channel for header in basis.headers)
+        evidence.append(ExecutionDiffers(of="channel", a=a, b=b))
+    if not evidence or not basis.differs:
+        return None
+    return _circumstance_of(basis, evidence, "graph")
+
+
+def kernels(basis: Basis) -> Finding | None:
+    """Engine, libraries or settings differ that no other cause names."""
+    named = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE}
+    evidence: list[Evidence] = [
+        setting for setting in basis.setting_differences if normal(setting.name) not in named
+    ]
+    # What a setting or another cause says already is no second difference.
+    known = {"attention_backend", *DTYPE_FIELDS, *(setting.name for setting in basis.setting_differences)}
+    evidence += [
+        change
+        for change in basis.changed(*_SECTIONS)
+        if change.section != "engine" or change.field not in known
+    ]
+    a, b = (lane.engine for lane in basis.lanes)
+    if a != b:
+        evidence.insert(0, ExecutionDiffers(of="engine", a=a, b=b))
+    if not evidence or not basis.differs:
+        return None
+    found = circumstance(basis, evidence, basis.commands.show_changes())
+    # Whatever else differs comes with the other engine.
+    return replace(found, confidence="high") if a != b else found
+
+
+def _circumstance_of(basis: Basis, evidence: list[Evidence], group: Group) -> Finding:
+    """A circumstance that A's settings of a group would confirm."""
+    commands = basis.commands
+    return circumstance(basis, evidence, commands.replay_as_a(group) or commands.show_changes())

@@ -1,0 +1,205 @@
+"""Causes that the rows around the first difference show: the module itself, positions, routing, single rows,
+and rows and runs that do not repeat themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....schemas.findings.evidence import Conclusion, Evidence
+from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted
+from ....schemas.findings.statement import SIDES, SequenceName
+from ....schemas.findings.unseen import Missing, NoEvidence
+from ....schemas.verdict import Fault
+from ..evidence import Basis
+from ..observe.routing import Routing, is_choice
+from .describe_module import (
+    beyond_rounding,
+    drift_size,
+    elsewhere,
+    fault_of,
+    is_attention,
+    kind_of,
+    logits_differing,
+    other_rows,
+    others,
+    row_of_b,
+    rows_by_size,
+    stands_alone,
+    subject,
+)
+from .finding import Finding
+from .kv_cache import decode_path, kv_cache
+
+
+def not_finite(basis: Basis) -> Finding | None:
+    """NaN or infinity."""
+    if not basis.not_finite:
+        return None
+    evidence: list[Evidence] = [*basis.not_finite, *others(basis.observed.pattern)]
+    return Finding(evidence, "high", confirm=basis.commands.show_norms(), direct=True)
+
+
+def not_repeatable(basis: Basis) -> Finding | None:
+    """Runs of one request on one side give different rows."""
+    return _of_twins(basis, in_one_batch=False)
+
+
+def batch_rows(basis: Basis) -> Finding | None:
+    """Sequences with the same tokens in one batch give different rows on one side."""
+    return _of_twins(basis, in_one_batch=True)
+
+
+def _of_twins(basis: Basis, in_one_batch: bool) -> Finding | None:
+    pattern, site, batch = basis.observed.pattern, basis.first_site, basis.shape("batch_size")
+    if pattern is None or site is None or not pattern.twins:
+        return None
+    if (batch is not None and min(batch) > 1) != in_one_batch:
+        return None
+    differing = (
+        [twin for twin in pattern.twins if not twin.equal_in_a],
+        [twin for twin in pattern.twins if not twin.equal_in_b],
+    )
+    if not any(differing):
+        return None
+    evidence: list[Evidence] = [
+        EqualSequences(
+            side=side,
+            in_one_batch=in_one_batch,
+            sequence=SequenceName(request_id=site.request_id, sample=site.sample),
+            site=site.label(),
+            position=site.position,
+            compared=len(pattern.twins),
+            differing=[SequenceName(request_id=one.request_id, sample=one.sample) for one in found],
+        )
+        for side, found in zip(SIDES, differing, strict=True)
+    ]
+    if all(differing):
+        evidence.append(Conclusion(what="within one side's own scatter"))
+    return Finding(
+        [*evidence, *drift_size(pattern)], "high", confirm=basis.commands.replay(repeat=8), direct=True
+    )
+
+
+def routing(basis: Basis) -> Finding | None:
+    """A router whose inputs are equal chose different experts."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None or pattern is None or not site.is_origin or not is_choice(pattern.site):
+        return None
+    chosen = pattern.routing or Routing(site.position, pattern.site)
+    differ = _routing_differs(chosen, inputs_equal=True).model_copy(
+        update={"site": site.label(), "position": site.position}
+    )
+    if pattern.routing is None:
+        differ = differ.model_copy(update={"differing": None, "compared": None})
+    evidence = [differ, *others(pattern), Conclusion(what="follows from the routing")]
+    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+
+
+def routing_behind(basis: Basis) -> Finding | None:
+    """A difference from elsewhere made a router choose different experts, which makes it large."""
+    pattern = basis.observed.pattern
+    if pattern is None or pattern.routing is None or routing(basis) is not None:
+        return None
+    evidence: list[Evidence] = [
+        _routing_differs(pattern.routing, inputs_equal=False),
+        basis.first_difference("earlier"),
+    ]
+    return Finding(evidence, "medium", confirm=basis.commands.replay("golden-decode"))
+
+
+def _routing_differs(chosen: Routing, inputs_equal: bool) -> RoutingDiffers:
+    a, b = chosen.experts or (None, None)
+    return RoutingDiffers(
+        site=chosen.site.label(),
+        position=chosen.position,
+        experts_a=a,
+        experts_b=b,
+        inputs_equal=inputs_equal,
+        differing=chosen.differing if inputs_equal else None,
+        compared=chosen.compared if inputs_equal else None,
+    )
+
+
+def positions(basis: Basis) -> Finding | None:
+    """The table of positions gives other rows: different position ids, or a different table."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None or pattern is None or not site.is_origin or kind_of(pattern.site) != "positions":
+        return None
+    evidence: list[Evidence] = [
+        RowsShifted(site=site.label(), position=pattern.position, shift=pattern.shift)
+    ]
+    if pattern.shift is not None:
+        if pattern.equal_before:
+            evidence.append(OtherRows(equal_before=pattern.equal_before))
+        evidence += others(pattern)
+    elif pattern.position == 1:
+        evidence.append(Conclusion(what="angles of the positions"))
+    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+
+
+def one_row(basis: Basis) -> Finding | None:
+    """A module without memory gave wrong rows at some positions only."""
+    pattern = basis.observed.pattern
+    if not stands_alone(basis) or pattern is None or not pattern.equal_before:
+        return None
+    if not beyond_rounding(pattern) or is_attention(pattern) or kind_of(pattern.site) in _LOOKED_UP:
+        return None
+    if any(rule(basis) for rule in (decode_path, positions, batch_rows, not_repeatable)):
+        return None
+    evidence = [
+        *other_rows(pattern),
+        *drift_size(pattern),
+        *row_of_b(pattern),
+        *rows_by_size(pattern),
+        *others(pattern),
+    ]
+    fault: Fault = (
+        "single row" if not pattern.differing_after else "some rows" if pattern.equal_after else "rows onward"
+    )
+    return Finding(
+        evidence,
+        "medium",
+        confirm=basis.commands.replay(repeat=3),
+        subject=subject(pattern, fault),
+    )
+
+
+_LOOKED_UP = ("embeddings", "experts", "positions", "output head")
+"""What uses other weights for other tokens."""
+_MORE_EXACT: tuple[Callable[[Basis], Finding | None], ...] = (
+    not_repeatable,
+    batch_rows,
+    routing,
+    positions,
+    kv_cache,
+    decode_path,
+    one_row,
+)
+"""Causes that say more than `module`."""
+
+
+def module(basis: Basis) -> Finding | None:
+    """An origin with equal inputs, shapes and settings, of which nothing says more."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None or not site.is_origin or not stands_alone(basis):
+        return None
+    if any(rule(basis) is not None for rule in _MORE_EXACT):
+        return None
+    evidence: list[Evidence] = [basis.first_difference("origin")]
+    if pattern is not None:
+        evidence += [
+            *drift_size(pattern),
+            *row_of_b(pattern),
+            *logits_differing(basis, pattern),
+            *elsewhere(pattern),
+        ]
+    evidence.append(Conclusion(what="module or not repeatable"))
+    missing: list[Missing] = [] if basis.has_fingerprints else [NoEvidence(kind="fingerprint", of="weights")]
+    return Finding(
+        evidence,
+        "medium",
+        missing,
+        basis.commands.replay(repeat=3),
+        subject=None if pattern is None else subject(pattern, fault_of(pattern)),
+    )

@@ -1,0 +1,72 @@
+"""Settings of lanes and requests by what they change, of all engines; `_` stands for `-` too."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Group = Literal["batch", "cache", "chunk", "padding", "attention", "threads", "parallel", "dtype", "graph"]
+
+LANE_SETTINGS: dict[Group, tuple[str, ...]] = {
+    "batch": ("batch_size", "neighbours", "arrival"),
+    "cache": ("cache", "enable_prefix_caching"),
+    "chunk": ("prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens", "enable_chunked_prefill"),
+    "padding": ("padding_side",),
+    "attention": ("attention", "attention_backend", "flash_attn", "env.VLLM_ATTENTION_BACKEND"),
+    "threads": (
+        "threads",
+        "threads_batch",
+        "env.OMP_NUM_THREADS",
+        "env.MKL_NUM_THREADS",
+        "env.VLLM_CPU_OMP_THREADS_BIND",
+        "env.ATEN_CPU_CAPABILITY",
+    ),
+    "parallel": (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
+    ),
+    "dtype": ("dtype", "quantization", "kv_cache_dtype"),
+    "graph": ("enforce_eager", "cudagraph_mode", "compilation_config", "disable_cuda_graph", "cuda_graph"),
+}
+WITHOUT_CAUSE = ("repeat", "engine")
+"""Settings that are no cause of their own: how often it ran, and what is named as the engine."""
+OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
+"""How long to wait and where: they change no number."""
+TOKENS_OF_A_PASS = frozenset({"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens"})
+"""Those that say how many tokens a pass takes."""
+ONLY_PASSES = frozenset({"num_tokens", "cached_tokens", "cache", "prefill_chunk", "enable_prefix_caching"})
+"""Circumstances that change in which passes rows are computed, and so no more than their rounding."""
+DTYPE_FIELDS = ("dtype", "quantization", "quantization_method")
+"""Fingerprint fields that say in which numbers the model was computed."""
+
+OF_DRAWS = ("top_p", "top_k", "min_p", "seed", "seed_scope")
+"""Sampling fields that change nothing where the likeliest token is always taken."""
+OF_LENGTH = ("max_tokens",)
+OF_STOPPING = ("stop", "stop_token_ids", "ignore_eos", "min_tokens")
+NEUTRAL: dict[str, object] = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+}
+"""Sampling fields that change logits, and the value at which they do not."""
+OF_LOGITS = (
+    *NEUTRAL,
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "logits_processors",
+)
+"""Sampling fields that change logits; those without a neutral value do not where they are empty."""
+
+
+def names_of(*groups: Group) -> frozenset[str]:
+    """The settings of some groups, as `normal` spells them."""
+    return frozenset(normal(name) for group in groups for name in LANE_SETTINGS[group])
+
+
+def normal(name: str) -> str:
+    """A setting's name in the one spelling that comparisons use."""
+    return name.replace("-", "_")

@@ -1,0 +1,63 @@
+"""What every finding has beside its data: a sentence for readers, and places in the compared sequences.
+
+`diverge/present/` fills the sentences in just before a document is written. No code reads them, except those
+of the kind `sentence`: what a document of version 1 said without data.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..base import Record
+
+Side = Literal["A", "B"]
+SIDES: tuple[Side, Side] = "A", "B"
+ModuleKind = Literal[
+    "attention",
+    "embeddings",
+    "positions",
+    "router",
+    "experts",
+    "norm",
+    "output head",
+    "linear layer",
+    "activation",
+    "module",
+]
+"""What a site is of, by its name and class; `module`: none of the others."""
+
+
+class Statement(Record):
+    """Something found, with its sentence beside it."""
+
+    text: str | None = None
+    """The sentence for readers."""
+
+
+class Sentence(Statement):
+    """A sentence without data, from a document of version 1."""
+
+    kind: Literal["sentence"] = "sentence"
+
+
+class Location(Statement):
+    """A place in the compared sequences. Only `text` is there in a document of version 1."""
+
+    request_id: str | None = None
+    sample: int = 0
+    cell: str | None = None
+    position: int | None = None
+    step: int | None = None
+    """Among generated tokens."""
+    character: int | None = None
+    """Of a text."""
+    site: str | None = None
+    """Its label: `layers.4.self_attn#1:attn`."""
+
+
+class SequenceName(Record):
+    """One sequence, where useful with the position at which it begins to differ."""
+
+    request_id: str
+    sample: int = 0
+    position: int | None = None
