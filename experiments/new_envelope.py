@@ -92,11 +92,8 @@ def read_sampling(pairs: list[str]) -> dict[str, Any]:
         try:
             Sampling.model_validate({key: stated[key]})
         except ValidationError as error:
-            raise BadInput(
-                describe_validation_error(error, names=False),
-                "docs/formats.md describes the sampling fields",
-                about,
-            ) from None
+            problem = describe_validation_error(error, names=False)
+            raise BadInput(problem, "docs/formats.md describes the sampling fields", about) from None
     _check_runnable(stated)
     return stated
 

@@ -227,7 +227,7 @@ class Document(Record):
 
 
 def describe_validation_error(error: ValidationError, names: bool = True) -> str:
-    """The first faults of a pydantic error in one line, without values; dotted field names if `names`."""
+    """The first faults of a pydantic error in one line, with dotted field names or not, without values."""
     messages: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
         # Where a field takes several types, pydantic puts each type's name into the location.

@@ -314,8 +314,7 @@ def test_runs_that_failed_are_tried_again(tmp_path) -> None:  # type: ignore[no-
         ),
         (
             needs("abd"),
-            "a=new a, b=new b and d=new d together turn the divergence on, "
-            "without any one of them it disappears",
+            "a=new a, b=new b and d=new d together turn the divergence on, without any one of them it ",
         ),
         (needs(), "The bad lane does not diverge from the good one at the level token: "),
         (
