@@ -86,7 +86,7 @@ def test_the_first_logprob_that_differs_is_named_though_tokens_agree(
     with pytest.raises(SystemExit):
         cli.main()
     err = capsys.readouterr().err
-    assert "The first logprob that differs is at step 3 of request r0" in err
+    assert "First differing logprob: step 3 of request r0" in err
     assert "logit difference" not in err
 
 

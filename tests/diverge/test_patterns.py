@@ -268,7 +268,7 @@ def test_the_terminal_tells_it_of_eight_sequences_and_not_of_seven(tmp_path: Pat
         console.file.close()
         said = (folder / "said").read_text()
         assert ("Kaplan-Meier" in said) is (count == 8)
-        assert ("first-ranked causes: Another batch shape" in said) is (count == 8)
+        assert ("first-ranked causes: Different batch shape" in said) is (count == 8)
 
 
 def test_a_result_of_an_older_rip_has_empty_views(

@@ -168,7 +168,7 @@ def test_tokens_that_part_inside_an_unfinished_trace_diverge(tmp_path: Path) -> 
     assert verdict.first_token is not None
     assert verdict.first_token.position == 12
     assert verdict.levels["token"].state == "fails"
-    assert second_line(verdict).startswith("B is of an unfinished run.")
+    assert second_line(verdict).startswith("B is an unfinished run.")
 
 
 def test_a_whole_trace_that_is_shorter_than_the_parts_has_ended(tmp_path: Path) -> None:
