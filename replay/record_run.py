@@ -12,7 +12,7 @@ from .engines.base import Engine, Finished
 from .request.batches import Batch
 from .request.expected_answer import Came, Compared, compare
 from .request.findings import Findings
-from .trace_file.rows import Rows
+from .row_summaries.trace_rows import Rows
 from .trace_file.writer import SequenceInfo, TraceWriter
 
 Progress = Callable[[int, int, str], None]

@@ -19,8 +19,7 @@ from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
 from .row_summaries.summaries import RowSummaries
-from .row_summaries.token_distribution import TopK
-from .trace_file.rows import ExecutionShape, Rows
+from .row_summaries.trace_rows import ExecutionShape, Rows, TopK
 from .trace_file.writer import SequenceInfo, TraceWriter
 from .vllm_tap.reader.tap_folder import TapFolder, TappedRows
 

@@ -13,7 +13,7 @@ from ...schemas.trace import Mode, Setting, Site
 
 if TYPE_CHECKING:
     from ..request.batches import Batch
-    from ..trace_file.rows import Rows
+    from ..row_summaries.trace_rows import Rows
 
 UNKNOWN_LENGTH = 2**31 - 1
 """Vocabulary or context of a server that does not tell its own."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...schemas.errors import BadInput
 from ..row_summaries.summaries import RowSummaries
-from ..row_summaries.token_distribution import TopK, top_k_of_rows, with_next
-from ..trace_file.rows import ExecutionShape, Rows
+from ..row_summaries.token_distribution import top_k_of_rows, with_next
+from ..row_summaries.trace_rows import ExecutionShape, Rows, TopK
 from ..trace_file.rows_table import SequenceInfo
 
 if TYPE_CHECKING:

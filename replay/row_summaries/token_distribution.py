@@ -7,36 +7,17 @@ its batch, nor from the number of threads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .summaries import RowSummaries
 from .summarise import summarise_tensor
+from .trace_rows import TopK
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True)
-class TopK:
-    """The raw next-token distribution at one position, cut to its K most likely ids.
-
-    Ordered by logit, descending; equal logits by ascending id.
-    """
-
-    ids: np.ndarray[Any, Any]
-    """int32[K]"""
-    logits: np.ndarray[Any, Any] | None
-    """float32[K]"""
-    logprobs: np.ndarray[Any, Any]
-    """float32[K], nats"""
-    logsumexp: float | None
-    """nats, over the whole vocabulary"""
-    logits_hash: bytes | None
-    next_logprob: float | None = None
-    """Of the token that followed, chosen or forced, whether it is among the K or not; nats."""
 
 
 COLUMN_HEIGHT = 64

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from ...schemas.trace import HASH_BYTES, SHAPE_COLUMNS, SITE_COLUMNS
 from ..row_summaries.summaries import RowSummaries
-from ..row_summaries.token_distribution import TopK
-from .rows import Rows
+from ..row_summaries.trace_rows import Rows, TopK
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...schemas.errors import OutputFailed
 from ...schemas.files import create_file, replace_file
 from ...schemas.output_lock import OutputLock
 from ...schemas.trace import HEADER_KEY, TraceHeader, arrow_schema, parquet_options, parts_folder
-from .rows import Rows
+from ..row_summaries.trace_rows import Rows
 from .rows_table import SequenceInfo, table_of
 
 __all__ = ["SequenceInfo", "TraceWriter"]

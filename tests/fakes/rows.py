@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from fakes.traces import header
 from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.row_summaries.token_distribution import TopK
-from rip.replay.trace_file.rows import ExecutionShape, Rows, SamplerRecord
+from rip.replay.row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
 from rip.replay.trace_file.rows_table import SequenceInfo
 from rip.replay.trace_file.writer import TraceWriter
 from rip.schemas.trace import SKETCH_SIZE, Site

@@ -119,7 +119,7 @@ MISUSES = [
     ("do not count up", enter([[1, 2]], [[0, 2]]), {}),
     ("position 3 was fed, but position 0 never was", enter([[1]], [[3]]), {}),
     ("not of the shape", enter([[1, 2]], [[0]]), {}),
-    ("holds another token than before", another_token, {}),
+    ("holds a different token than before", another_token, {}),
     ("token_ids holds numbers below 0", enter([[-100]]), {}),
     (r"is \[2\] of torch.float32", enter([0.5, 1.0]), {}),
     ("tap.last was given 2 tokens for 0", lambda model, tap: tap.last([1, 2]), {}),

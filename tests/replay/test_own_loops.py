@@ -232,7 +232,7 @@ class Square(nn.Module):
 def test_as_many_tokens_as_the_width_is_refused_until_the_axes_are_stated(batch, axes):
     model = Square(axes == "time-first")
     ids = torch.arange(8 * batch).view(batch, 8)
-    with pytest.raises(BadInput, match="which one counts tokens cannot be told") as refused, torch.no_grad():  # noqa: SIM117
+    with pytest.raises(BadInput, match="which one counts tokens is ambiguous") as refused, torch.no_grad():  # noqa: SIM117
         with rip.tap(model, "t.parquet"):
             model(ids)
     assert "axes='batch-first'" in refused.value.fix

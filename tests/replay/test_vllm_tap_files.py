@@ -112,7 +112,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from fakes.tapping import tapped
 from fakes.vllm_runner import FirstRunner, new_request, small_model
-from rip.replay.vllm_tap import recorder
+from rip.replay.vllm_tap.worker import recorder
 recorder.PENDING_SECONDS = 0.0
 runner = FirstRunner(small_model())
 tapped(runner, Path({folder!r}))
@@ -207,7 +207,7 @@ def test_an_error_in_a_tap_ends_the_observation_and_nothing_else(
     def broken(*_: object) -> None:
         raise RuntimeError("the kernel is gone")
 
-    monkeypatch.setattr("rip.replay.vllm_tap.worker.start.step_summaries.RepeatedSteps.see", broken)
+    monkeypatch.setattr("rip.replay.vllm_tap.worker.row_block.RepeatedSteps.see", broken)
     runner.step({}, finished_req_ids=set())
     runner.tokens["b"] = [1, 2]
     runner.step({"b": 2}, scheduled_new_reqs=[new_request("b")])

@@ -23,9 +23,8 @@ from fakes.traces import header
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.row_summaries.token_distribution import TopK
+from rip.replay.row_summaries.trace_rows import Rows, TopK
 from rip.replay.trace_file import writer as writer_module
-from rip.replay.trace_file.rows import Rows
 from rip.replay.trace_file.rows_table import table_of
 from rip.schemas.errors import OutputFailed
 from rip.schemas.trace import HEADER_KEY, TraceHeader, arrow_schema

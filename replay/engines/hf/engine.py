@@ -19,7 +19,7 @@ from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
-from ...trace_file.rows import Rows
+from ...row_summaries.trace_rows import Rows
 from ..base import Capabilities, Finished, Opening
 from .decode_loop import BatchRun
 from .forward import model_errors

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...request.batches import PlannedSequence
 from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import ExecutionShape, Rows, SamplerRecord
+from ...row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
 from .sampling import Sampler, StopRule
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...request.batches import PlannedSequence
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import Rows
+from ...row_summaries.trace_rows import Rows, TopK
 from ..base import Finished, Timing
 
 HANDED_OVER_ROWS = 64

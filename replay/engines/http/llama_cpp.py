@@ -18,7 +18,7 @@ from ....schemas.errors import BadInput, EngineFailed, stated_option, stated_set
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.contract import TOLD_BY_SERVER
-from ...row_summaries.token_distribution import TopK
+from ...row_summaries.trace_rows import TopK
 from ..base import Capabilities
 from .answer import End, Event, Piece, sorted_topk
 from .llama_child import PARAMETERS

@@ -16,7 +16,7 @@ from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG
-from ...trace_file.rows import Rows
+from ...row_summaries.trace_rows import Rows
 from ..base import UNKNOWN_LENGTH, Capabilities, Finished, Opening
 from .answer import Answer, Event
 from .background import BackgroundLoop

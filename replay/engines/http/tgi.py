@@ -12,7 +12,7 @@ from typing import Any
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ...row_summaries.token_distribution import TopK
+from ...row_summaries.trace_rows import TopK
 from ..base import Capabilities
 from .answer import End, Event, Piece, sorted_topk
 from .served_model import check_went_well, recognised, text_request, unended

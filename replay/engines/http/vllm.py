@@ -17,8 +17,7 @@ from typing import Any
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import Rows
+from ...row_summaries.trace_rows import Rows, TopK
 from ..base import Capabilities
 from .answer import Answer, End, Event, Piece, Scored, lacks_tokens, sorted_topk
 from .served_model import (

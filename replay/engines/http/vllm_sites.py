@@ -22,8 +22,7 @@ from ...request.batches import PlannedSequence
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
 from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import ExecutionShape, Rows
+from ...row_summaries.trace_rows import ExecutionShape, Rows, TopK
 from ..base import Capabilities, Opening
 from .answer import Answer
 

@@ -18,8 +18,7 @@ from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import ExecutionShape, Rows, SamplerRecord
+from ...row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
 from ..base import Finished, Opening
 from .output import CheckedOutput
 from .protocol import DOCUMENT, OfflineKind, OfflineOutput, OfflineSampling

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....schemas.errors import EngineFailed
 from ...request.batches import PlannedSequence
-from ...row_summaries.token_distribution import TopK
+from ...row_summaries.trace_rows import TopK
 from ..http.answer import lacks_tokens, sorted_topk
 from .protocol import DOCUMENT, OfflineKind, OfflineSampling
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from ....schemas.trace import Site
 from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.token_distribution import TopK
-from ...trace_file.rows import ExecutionShape
+from ...row_summaries.trace_rows import ExecutionShape, TopK
 from ..files.part import POSITION, REQUEST, ROW_FIELDS, SHAPE, STEP, TOKEN_ID, Distributions, Part
 from .rank_files import RankFiles
 

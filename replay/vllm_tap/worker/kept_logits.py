@@ -10,7 +10,8 @@ import torch
 
 from ...row_summaries.summaries import RowSummaries
 from ...row_summaries.summarise import summarise_tensor
-from ...row_summaries.token_distribution import TopK, top_k_of_rows
+from ...row_summaries.token_distribution import top_k_of_rows
+from ...row_summaries.trace_rows import TopK
 from ..files.part import Distributions
 
 STORE_BYTES = 24 << 20

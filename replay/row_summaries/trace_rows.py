@@ -1,4 +1,4 @@
-"""The rows of a trace in memory, as whoever executes a request hands them to the writer."""
+"""Rows of a trace as engines hand them over: tokens, distributions, sampler, execution shapes, summaries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..row_summaries.summaries import RowSummaries
-    from ..row_summaries.token_distribution import TopK
+    from .summaries import RowSummaries
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +39,26 @@ class Rows:
     summaries: RowSummaries | None = None
     tensors: list[list[tuple[int, bytes]]] = field(default_factory=list)
     elapsed_s: list[float | None] | None = None
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The raw next-token distribution at one position, cut to its K most likely ids.
+
+    Ordered by logit, descending; equal logits by ascending id.
+    """
+
+    ids: np.ndarray[Any, Any]
+    """int32[K]"""
+    logits: np.ndarray[Any, Any] | None
+    """float32[K]"""
+    logprobs: np.ndarray[Any, Any]
+    """float32[K], nats"""
+    logsumexp: float | None
+    """nats, over the whole vocabulary"""
+    logits_hash: bytes | None
+    next_logprob: float | None = None
+    """Of the token that followed, chosen or forced, whether it is among the K or not; nats."""
 
 
 @dataclass(frozen=True)
