@@ -23,8 +23,8 @@ from rip.replay.row_summaries.summaries import RowSummaries
 from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
 from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part, write_part
 from rip.replay.vllm_tap.reader.tap_folder import TapFolder
-from rip.replay.vllm_tap.worker.start import rank_writer
 from rip.replay.vllm_tap.worker.settings import TapSettings
+from rip.replay.vllm_tap.worker.start import rank_writer
 from rip.schemas.errors import EngineFailed
 
 
