@@ -141,7 +141,8 @@ def _record(model: Path, requests: Path) -> None:
     """Write the request set; the same envelopes that `rip envelope create` makes, with one model load."""
     from ..experiments.model_identity import identified_envelope, identity_of
     from ..fingerprint.model.ref import resolve
-    from ..replay.request.prompt import load_local_tokenizer, tokenize
+    from ..replay.engines.model_files import load_local_tokenizer
+    from ..replay.request.prompt import tokenize
     from ..schemas.files import write_private
 
     fingerprint = identity_of(str(model))

@@ -104,7 +104,8 @@ def create(
 
     from ..experiments.model_identity import identified_envelope, identity_of
     from ..fingerprint.model.ref import resolve
-    from ..replay.request.prompt import load_local_tokenizer, tokenize
+    from ..replay.engines.model_files import load_local_tokenizer
+    from ..replay.request.prompt import tokenize
 
     fingerprint = identity_of(model)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
@@ -187,7 +188,7 @@ def check(
       rip envelope check request.json --model ./SmolLM2
     """
     from ..experiments.model_identity import identity_of
-    from ..replay.request.contract import misfits
+    from ..replay.request.contract import refusals
     from ..replay.request.from_trace import was_refused
     from ..replay.request.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
@@ -203,7 +204,7 @@ def check(
         found = completeness(envelope)
         if fingerprint is not None:
             found += identity_differences(envelope, fingerprint)
-            found += misfits(envelope, fingerprint)
+            found += refusals(envelope, fingerprint)
         faults += bool(found)
         if unknown := envelope.unknown_fields():
             print(printable(f"{envelope.request_id}: note: unknown to rip, kept: {', '.join(unknown)}"))

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from ..schemas.errors import BadInput
+from ..schemas.trace import CAPTURE_LEVELS, MODES
 from .exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
-MODES = ("free", "golden-decode", "golden-prefill")
-CAPTURES = ("tokens", "sites", "tensors")
 HELP = """Re-run recorded requests and write what happened, token by token and layer by layer, as a trace.
 
 \b
@@ -95,7 +94,7 @@ def replay(
         str | None,
         typer.Option(
             "--capture",
-            metavar="|".join(CAPTURES),
+            metavar="|".join(CAPTURE_LEVELS),
             help="tokens: distributions only. sites: also hash and sketch of every row. tensors: also the "
             "rows themselves. [default: sites]",
         ),
@@ -150,7 +149,7 @@ def replay(
 
     check_choice("--mode", mode, MODES)
     level = capture or "sites"
-    check_choice("--capture", level, CAPTURES)
+    check_choice("--capture", level, CAPTURE_LEVELS)
     if golden is not None and mode == "free":
         raise BadInput("--golden: free mode forces no tokens", "add --mode golden-decode or golden-prefill")
     pattern = site_pattern(sites, level)
@@ -165,9 +164,10 @@ def replay(
     enter(chosen)
     beside, fill = read_neighbours(chosen.neighbours)
 
+    from ..replay.request.findings import sentence
     from ..replay.request.from_trace import golden_from_trace
     from ..replay.request.identity import check_identity
-    from ..replay.run import Options
+    from ..replay.run import OpenedLane, Options
     from ..replay.run import replay as run
 
     runner = LaneRunner(chosen)
@@ -213,15 +213,13 @@ def replay(
         with closing(opened):
             if not opened.capabilities.sites:
                 if capture not in (None, "tokens") or sites is not None:
-                    why = "; ".join(opened.findings) or "it has no taps"
+                    why = "; ".join(map(sentence, opened.findings)) or "it has no taps"
                     raise BadInput(f"no site can be observed: {why}", "use --capture tokens")
                 level = "tokens"
             zooming = None if aim is None else zooming_on(opened, aim, envelopes, mode, forced)
             result = run(
                 envelopes,
-                zooming or opened,
-                runner.lane(),
-                runner.fingerprint(opened),
+                OpenedLane(zooming or opened, runner.lane(), runner.fingerprint(opened)),
                 Options(
                     mode=mode,  # type: ignore[arg-type]
                     capture=level,  # type: ignore[arg-type]

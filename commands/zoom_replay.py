@@ -109,11 +109,11 @@ def zooming_on(
     """
     from ..replay.op_recording.engine import ZoomingEngine, check_modules, check_reached
     from ..replay.request.findings import Findings
-    from ..replay.request.resolve import requested
+    from ..replay.request.resolve import resolve_request
 
     lengths = []
     for envelope in envelopes:
-        asked = requested(envelope, engine, mode, forced, Findings())  # type: ignore[arg-type]
+        asked = resolve_request(envelope, engine, mode, forced, Findings())  # type: ignore[arg-type]
         most = (
             max(map(len, asked.golden.values()))
             if asked.golden

@@ -14,8 +14,8 @@ from typing import Any
 from .. import __version__
 from ..replay.engines.base import Engine
 from ..replay.record_run import Progress
-from ..replay.request.contract import known_vocabulary
-from ..replay.run import Options, replay
+from ..replay.request.capabilities import vocabulary_size
+from ..replay.run import OpenedLane, Options, replay
 from ..schemas.check import Check, CheckLine
 from ..schemas.claim import Claim
 from ..schemas.envelope import Envelope
@@ -71,7 +71,7 @@ def random_requests(draft: Draft, engine: Engine, fingerprint: Fingerprint) -> l
     Raises:
         BadInput: The context does not hold them, or the size of the vocabulary is not known.
     """
-    vocabulary = _vocabulary(engine, fingerprint)
+    vocabulary = vocabulary_size(engine.vocab_size, fingerprint)
     longest = _longest(draft, engine.context_length)
     generator = random.Random(f"batch-invariance/{draft.seed}")
     choices = range(draft.min_length, longest + 1)
@@ -139,7 +139,7 @@ def check_batch_invariance(
             force=force,
         )
         named = lane.model_copy(update={"name": name.removesuffix(".parquet")})
-        replay(requests, engine, named, fingerprint, options, folder / name, progress)
+        replay(requests, OpenedLane(engine, named, fingerprint), options, folder / name, progress)
     lines = compare(folder / ALONE, folder / BATCHED, draft.required)
     together = "as one batch" if engine.capabilities.batch == "static" else "sent together"
     return Check(
@@ -206,17 +206,6 @@ def _verdict(draft: Draft, lines: list[CheckLine], together: str) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
-    """How many token ids there are to draw from."""
-    known = known_vocabulary(engine.vocab_size, fingerprint)
-    if known is not None:
-        return known
-    raise BadInput(
-        "the size of the vocabulary is not known: the server does not tell it",
-        "name the files of the model it serves with --model",
-    )
 
 
 def _longest(draft: Draft, context: int) -> int:

@@ -18,8 +18,8 @@ from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
-from .engines.base import ExecutionShape, Rows, TopK
 from .row_summaries.reference import RowSummaries
+from .row_summaries.trace_rows import ExecutionShape, Rows, TopK
 from .trace_file.writer import SequenceInfo, TraceWriter
 from .vllm_tap.merge import TapFolder, TappedRows
 

@@ -1,4 +1,4 @@
-"""The errors a user can meet: what is wrong, how to mend it, and the exit code it ends with."""
+"""The errors a user can meet: what is wrong, how to fix it, and the exit code it ends with."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ class RipError(Exception):
 
     Attributes:
         message: What is wrong, one line.
-        fix: How to mend it, one line.
+        fix: How to fix it, one line.
+        option: What the user typed that it is about, as `--set dtype=int3`; the message begins with it.
+        reason: The message without that.
         exit_code: What the process returns (see `rip --help`, "Exit codes").
     """
 
     exit_code: int = 2
 
-    def __init__(self, message: str, fix: str) -> None:
-        self.message = _one_line(message)
+    def __init__(self, message: str, fix: str, option: str | None = None) -> None:
+        self.option, self.reason = option, _one_line(message)
+        self.message = self.reason if option is None else _one_line(f"{option}: {message}")
         self.fix = _one_line(fix)
         super().__init__(self.message, self.fix)  # both, so that it survives pickling between processes
         self.add_note(f"fix: {self.fix}")  # in the traceback that users of the library see
@@ -31,6 +34,12 @@ def _one_line(text: str) -> str:
     return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in joined
     )
+
+
+def first_line(error: BaseException) -> str:
+    """What a foreign error says, in one line that does not end like the head of a list."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(":") if lines else type(error).__name__
 
 
 class BadInput(RipError):

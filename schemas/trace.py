@@ -6,8 +6,9 @@ file's key-value metadata. pyarrow is imported only by the functions that need i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from .base import Document, Record
 from .fingerprint import Fingerprint
@@ -26,7 +27,15 @@ SKETCH_SIZE = 16
 """m: float32 values in a sketch."""
 
 Mode = Literal["free", "golden-decode", "golden-prefill"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 CaptureLevel = Literal["tokens", "sites", "tensors"]
+CAPTURE_LEVELS: tuple[CaptureLevel, ...] = get_args(CaptureLevel)
+
+_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+NOT_KEPT = "(not kept)"
+"""Stands in a trace for the value of a setting that may be a secret."""
+AS_SERVED = "(as served)"
+"""Stands in a trace for the name of a model that only its server knows."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,11 @@ class Setting(Record):
     `server default`, `engine default` and the like."""
 
 
+def may_be_secret(setting: str) -> bool:
+    """Whether a setting is a variable of an environment (`env.NAME`) whose name suggests a secret."""
+    return setting.startswith("env.") and _SECRET.search(setting) is not None
+
+
 class Request(Record):
     """One envelope as it was run."""
 
@@ -192,6 +206,17 @@ class ObserverCheck(Record):
     why: str | None = None
 
 
+class Finding(Record):
+    """Something that a reader of the trace should know."""
+
+    kind: str
+    """As docs/formats.md lists them: `sampling-defaults`, `identity-drift`, `prefix-cached`, …"""
+    requests: list[str] = []
+    """Request ids that it is about; empty: the whole run."""
+    data: dict[str, Any] = {}
+    """What belongs to the kind: fields, values, counts."""
+
+
 class TraceHeader(Document):
     """What the trace's metadata says about the run."""
 
@@ -220,7 +245,9 @@ class TraceHeader(Document):
     seconds: dict[str, float] = {}
     """Wall times: `load`, `replay`, `observer`."""
     findings: list[str] = []
-    """What a reader should know: drift that was allowed, settings that did not take, silent defaults."""
+    """What a reader should know, in sentences: drift that was allowed, settings without effect, defaults."""
+    findings_data: list[Finding] = []
+    """The same as data. Absent from traces that were written before it was recorded."""
     not_seen: list[str] = []
     """What this trace cannot show, in sentences."""
     results: list[SequenceResult] = []

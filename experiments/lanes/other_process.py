@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from ...schemas.errors import BadInput, EngineFailed
+from ...schemas.errors import BadInput
 
 if TYPE_CHECKING:
     from ...schemas.trace import Setting
     from .resolve import Chosen
 
 _VARIABLE = re.compile(r"env\.([A-Za-z_][A-Za-z0-9_]*)")
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
-NOT_KEPT = "(not kept)"
-"""Stands for a value that may be a secret."""
 _MARK = "RIP_LANE_PROCESS"
 """Variable of a process that was started for its lane; it is taken away at once, so that no child has it."""
-_HAS_RIP = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('rip') else 3)"
-_ANSWER_S = 60.0
 
 
 def runs_in_process(engine: str | None, url: str | None) -> bool:
@@ -67,20 +61,15 @@ def split_variables(settings: Sequence[str]) -> tuple[dict[str, str], tuple[str,
 
 def recorded(variables: Mapping[str, str]) -> dict[str, Setting]:
     """Variables as the trace keeps them; what may be a secret without its value."""
-    from ...schemas.trace import Setting
+    from ...schemas.trace import NOT_KEPT, Setting, may_be_secret
 
     kept = {}
     for name, value in variables.items():
-        asked, found = (
-            NOT_KEPT if _SECRET.search(name) else text for text in (value, os.environ.get(name, "(not set)"))
-        )
-        kept[f"env.{name}"] = Setting(requested=asked, resolved=asked, observed=found, source="lane")
+        setting, found = f"env.{name}", os.environ.get(name, "(not set)")
+        if may_be_secret(setting):
+            value = found = NOT_KEPT
+        kept[setting] = Setting(requested=value, resolved=value, observed=found, source="lane")
     return kept
-
-
-def may_be_secret(setting: str) -> bool:
-    """Whether a setting is a variable whose name sounds like a secret."""
-    return setting.startswith("env.") and _SECRET.search(setting) is not None
 
 
 def check_interpreter(python: str) -> None:
@@ -90,14 +79,9 @@ def check_interpreter(python: str) -> None:
         EngineFailed: It is not there, or cannot be run.
         BadInput: rip is not installed there.
     """
-    try:
-        code = subprocess.run(
-            [python, "-P", "-c", _HAS_RIP], capture_output=True, timeout=_ANSWER_S
-        ).returncode
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
-        raise EngineFailed(f"{python} cannot be run: {reason}", "name an interpreter with --python") from None
-    if code:
+    from ...replay.engines.interpreter import has_module
+
+    if not has_module(python, "rip", "-P"):
         raise BadInput(
             f"{python} has no rip: an engine in rip's own process runs where rip does",
             f"{python} -m pip install 'rip-forensics[local]', or leave --python out",

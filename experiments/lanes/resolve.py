@@ -13,7 +13,8 @@ from .other_process import check_interpreter, recorded, runs_in_process, split_v
 
 if TYPE_CHECKING:
     from ...fingerprint.model.ref import ModelRef
-    from ...replay.engines.base import Capabilities, Engine, Opening
+    from ...replay.engines.base import Engine, Opening
+    from ...replay.request.capabilities import Capabilities
     from ...schemas.fingerprint import Fact, Fingerprint
     from ...schemas.trace import Lane, Setting
 
@@ -112,13 +113,13 @@ class LaneRunner:
 
     def lane(self) -> Lane:
         """What the trace says of this way to run; its settings come from the engine."""
-        from ...schemas.trace import Lane
+        from ...schemas.trace import AS_SERVED, Lane
 
         chosen = self.chosen
         return Lane(
             name=chosen.name,
             engine=self.engine,
-            model=chosen.model or "(as served)",
+            model=chosen.model or AS_SERVED,
             url=chosen.url,
             api_key_env=chosen.api_key_env,
             python=chosen.python,
@@ -155,15 +156,11 @@ class LaneRunner:
         Raises:
             BadInput: It cannot.
         """
+        from ...replay.request.capabilities import check_capabilities
+
         can = self._type.capabilities
-        if mode not in can.modes:
-            raise BadInput(
-                f"the engine {self.engine} has no mode {mode}", f"choose one of: {', '.join(can.modes)}"
-            )
         asks_sites = capture in ("sites", "tensors") or sites is not None
-        if asks_sites and not can.sites:
-            fix = "use --capture tokens" if sites is None else "leave --sites out"
-            raise BadInput(f"the engine {self.engine} shows no sites", fix)
+        check_capabilities(self.engine, can, mode, asks_sites)
         if capture == "tensors" and self.engine != IN_PROCESS:
             raise BadInput(f"the engine {self.engine} keeps no rows", "use --capture sites")
         self._refuse_tap(asks_sites)
@@ -227,7 +224,7 @@ class LaneRunner:
             url=self.chosen.url,
             api_key=self._key,
             python=None if self._in_process else self.chosen.python,
-            given=self._given,
+            settings=self._given,
             tap=self.chosen.tap,
             **rest,
         )

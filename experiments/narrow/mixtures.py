@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...commands.replay_options import read_neighbours
 from ...schemas.errors import BadInput
 from ...schemas.narrow import VariedSetting
-from ..lanes.other_process import NOT_KEPT, may_be_secret
+from ...schemas.trace import NOT_KEPT, may_be_secret
 from ..lanes.resolve import LaneRunner
 from .two_lanes import FIELDS, Side, setting_key
 

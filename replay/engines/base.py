@@ -1,4 +1,4 @@
-"""The engine protocol: what an engine can do, says honestly that it cannot, and hands to the recorder."""
+"""The engine protocol: what an engine is opened with, and what it hands to the recorder."""
 
 from __future__ import annotations
 
@@ -6,47 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...schemas.envelope import Runtime
-from ...schemas.trace import Mode, Setting, Site
+from ...schemas.errors import BadInput
+from ...schemas.trace import Finding, Mode, Setting, Site
+from ..request.capabilities import Capabilities
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ..request.batches import Batch
-    from ..row_summaries.reference import RowSummaries
-
-UNKNOWN_LENGTH = 2**31 - 1
-"""Vocabulary or context of a server that does not tell its own."""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What an engine can do. A replay that asks for more is refused before it starts."""
-
-    modes: tuple[Mode, ...]
-    sites: bool
-    """Layers can be observed."""
-    logits_hash: bool
-    """Equal logits can be proved; else only log-probabilities can be compared."""
-    seed: bool
-    """A seed chooses the draws."""
-    token_ids: bool = True
-    """Takes a prompt as token ids, and tells the ids that it generated. Else there is only text."""
-    most_topk: int | None = None
-    """Largest K of the distributions it tells; 0: none at all, None: no limit."""
-    logprobs: Literal["raw", "processed", "unknown", "none"] = "raw"
-    """Whether they are those before the logits processors and the temperature."""
-    batch: Literal["static", "concurrent"] = "static"
-    """`static`: the sequences of a batch share every forward pass. `concurrent`: they are sent together, and
-    the engine's scheduler decides."""
-    starts: bool = True
-    """rip can start it, and so start it again; else it is only called by its URL."""
-    taps: bool = False
-    """A server that runs already shows its sites only through the folder that taps in it write to."""
-    cancels: bool = True
-    """A request that nobody waits for any more is stopped."""
+    from ..row_summaries.trace_rows import Rows
 
 
 @dataclass(frozen=True)
@@ -60,7 +29,7 @@ class Opening:
         url: The server to call; None: the engine runs in this process or is started.
         api_key: For the server, never written anywhere.
         python: Interpreter of the engine's own environment.
-        given: Parsed `--set` values.
+        settings: Parsed `--set` values.
         runtime: The runtime of the (first) envelope.
         topk: K of the recorded distributions.
         sites: Which sites to observe: None for none, else a pattern for their labels.
@@ -68,7 +37,7 @@ class Opening:
         mode: What will be run.
         tap: The folder that a running server's taps write to (see vllm_tap).
         log: Where a started server's output goes.
-        say: Told what is being waited for.
+        say: Called with what is being waited for.
     """
 
     runtime: Runtime
@@ -80,7 +49,7 @@ class Opening:
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     python: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     keep_positions: range | None = None
     mode: Mode = "free"
     tap: Path | None = None
@@ -88,83 +57,22 @@ class Opening:
     say: Callable[[str], None] | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Consecutive rows of one sequence, as an engine hands them over.
+def refuse_server(engine: str, opening: Opening) -> None:
+    """Refuse a URL and an interpreter for an engine that runs in this process.
 
-    Arrays share the first dimension: R rows, at positions `first_position … first_position + R − 1`.
-
-    Attributes:
-        token_ids: int32[R].
-        forced: Whether the generated tokens among them were forced.
-        topk: The next-token distribution of each row, None where it was not computed.
-        samplers: What chose the NEXT token of each row, or None.
-        shapes: The forward pass that computed each row; None where it is not known, and for a last token,
-            which is never fed to the model.
-        summaries: Site summaries of the R rows, or None where none were captured.
-        tensors: Per row, kept rows as (site, raw bytes).
-        elapsed_s: Seconds from sending the request to receiving each token; None where it was not measured.
+    Raises:
+        BadInput: One was stated.
     """
-
-    sequence: int
-    first_position: int
-    token_ids: np.ndarray[Any, Any]
-    forced: bool
-    topk: list[TopK | None]
-    samplers: list[SamplerRecord | None]
-    shapes: list[ExecutionShape | None]
-    summaries: RowSummaries | None = None
-    tensors: list[list[tuple[int, bytes]]] = field(default_factory=list)
-    elapsed_s: list[float | None] | None = None
-
-
-@dataclass(frozen=True)
-class TopK:
-    """The raw next-token distribution at one position, cut to its K most likely ids.
-
-    Ordered by logit, descending; equal logits by ascending id.
-    """
-
-    ids: np.ndarray[Any, Any]
-    """int32[K]"""
-    logits: np.ndarray[Any, Any] | None
-    """float32[K]"""
-    logprobs: np.ndarray[Any, Any]
-    """float32[K], nats"""
-    logsumexp: float | None
-    """nats, over the whole vocabulary"""
-    logits_hash: bytes | None
-    next_logprob: float | None = None
-    """Of the token that followed, chosen or forced, whether it is among the K or not; nats."""
-
-
-@dataclass(frozen=True)
-class SamplerRecord:
-    """What the sampler used to choose one token."""
-
-    top1_id: int
-    """Most likely id after all processors."""
-    top1_logit: float
-    draw: float | None
-    """The uniform number in [0, 1); None for greedy."""
-    rng_offset: int | None
-    """Draws taken from this generator before."""
-
-
-@dataclass(frozen=True)
-class ExecutionShape:
-    """The shape of the forward pass that computed a row (see schemas/trace.py for the meanings)."""
-
-    batch_size: int
-    batch_row: int
-    num_tokens: int
-    padded_tokens: int
-    cached_tokens: int
+    if opening.url is not None or opening.python is not None:
+        raise BadInput(
+            f"the engine {engine} runs in this process and does not support --url or --python",
+            "run rip in the environment of the engine, or choose a different one with --engine",
+        )
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What a client waited, in seconds."""
+    """How long a client waited, in seconds."""
 
     ttft_s: float | None
     """From sending the request to the first token."""
@@ -180,12 +88,12 @@ class Finished:
 
     sequence: int
     reason: str
-    """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
+    """`stop`, `length`, `golden` when the recorded tokens ran out, or as a server calls it."""
     text: str | None
     timing: Timing | None = None
     answered_by: Mapping[str, str] = field(default_factory=dict)
-    """What the server said of itself with the answer: `model`, `system_fingerprint`."""
-    findings: tuple[str, ...] = ()
+    """What the server reported of itself with the answer: `model`, `system_fingerprint`."""
+    findings: tuple[Finding, ...] = ()
     """What a reader of the trace should know of this sequence."""
 
 
@@ -201,15 +109,15 @@ class Engine(Protocol):
     context_length: int
     """Likewise."""
     sampling_defaults: Mapping[str, Any] | None
-    """What applies where the envelope is silent, in the words of generation_config.json; None: the server
-    has defaults of its own and does not tell them."""
+    """What applies where the envelope is silent, by the names of generation_config.json; None: the server
+    has defaults of its own and does not report them."""
     sampling_defaults_from: str
     """Where they come from, as a source of settings."""
     unsupported_sampling: frozenset[str]
-    """Sampling fields that this engine has no word for."""
+    """Sampling fields that this engine does not support."""
     sites: list[Site]
     not_seen: list[str]
-    findings: list[str]
+    findings: list[Finding]
     """What a reader should know of how it was opened."""
     channel: str
     """How sites are observed: `eager`, `graph`, `compiled`; empty without sites."""
@@ -224,7 +132,7 @@ class Engine(Protocol):
         """Read `key=value` texts.
 
         Args:
-            pairs: As `--set` gives them; the last one of a key applies.
+            pairs: As `--set` has them; the last one of a key applies.
             starts: Whether the engine will be started, so that its own settings can be chosen.
 
         Raises:
@@ -232,13 +140,13 @@ class Engine(Protocol):
         """
 
     @staticmethod
-    def check_start(model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
-        """Refuse, before anything is loaded or started, what can be told to be wrong without it.
+    def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
+        """Refuse, before anything is loaded or started, what is known to be wrong without it.
 
         Args:
             model: A folder or GGUF file, or a server's name for it.
             python: Interpreter of the engine's own environment.
-            given: Parsed settings.
+            settings: Parsed settings.
 
         Raises:
             BadInput: A value that the engine does not know, or an interpreter without the engine.
@@ -257,7 +165,7 @@ class Engine(Protocol):
         """The texts of single tokens, for display; those that are not known are left out."""
 
     def has_tokenizer(self) -> bool:
-        """Whether stop strings and bad words can be looked for."""
+        """Whether stop strings and bad words can be searched for."""
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch and hand over rows as they are computed.

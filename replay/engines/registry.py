@@ -16,19 +16,19 @@ ENGINES: dict[str, str] = {
     "ollama": "rip.replay.engines.http.ollama:OllamaEngine",
     "tensorrt-llm": "rip.replay.engines.http.trtllm:TrtLlmEngine",
     "openai": "rip.replay.engines.http.openai:OpenAiEngine",
-    "deepinfer": "rip.replay.engines.offline.protocol.deepinfer:ENGINE",
+    "deepinfer": "rip.replay.engines.offline.deepinfer:ENGINE",
 }
 
 
 def engine_class(name: str) -> Any:
-    """The class of a registered engine, or of `module:Class` (see offline.py for what that must be).
+    """The class of a registered engine, or of `module:Class` (see offline/protocol.py for what that must be).
 
     Raises:
         BadInput: No engine of that name.
     """
     target = ENGINES.get(name)
     if target is None and ":" in name:
-        from .offline.protocol import load_offline
+        from .offline.engine import load_offline
 
         return load_offline(name)
     if target is None:

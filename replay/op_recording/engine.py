@@ -11,9 +11,10 @@ from ...schemas.errors import BadInput
 from ...schemas.rerun import Op, OpTrace
 from ...schemas.trace import Mode, TraceHeader
 from ...schemas.zoom import ZoomHeader, ZoomPass
-from ..engines.base import Finished, Rows
+from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
+from ..row_summaries.trace_rows import Rows
 from .ops import ModuleStack
 from .run import PassOps
 

@@ -13,9 +13,10 @@ from ...schemas.errors import BadInput
 from ...schemas.rerun import Ask, OpTrace, SideRun
 from ...schemas.trace import Mode
 from ..capture.taps import standing_in
-from ..engines.base import Finished, Rows
+from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
+from ..row_summaries.trace_rows import Rows
 from .location import PassPlace, place_of
 from .ops import ModuleStack, OpRecorder, kernel_hints
 from .site_rows import SiteRows

@@ -22,9 +22,9 @@ from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
 from ..capture.discovery import some_of
 from ..capture.taps import Taps
-from ..engines.base import Rows
 from ..row_summaries.row_hash import ROW_HASH_NAME
 from ..row_summaries.sketch import SKETCH_NAME
+from ..row_summaries.trace_rows import Rows
 from .sequences import FedSequence
 
 Prompt = torch.Tensor | Sequence[int] | Sequence[Sequence[int]] | None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.errors import BadInput
-from ..engines.base import ExecutionShape, Rows, TopK
 from ..row_summaries.distribution import top_k_of_rows, with_next
 from ..row_summaries.reference import RowSummaries
+from ..row_summaries.trace_rows import ExecutionShape, Rows, TopK
 from ..trace_file.rows_table import SequenceInfo
 
 if TYPE_CHECKING:

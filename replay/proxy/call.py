@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
-from ...schemas.envelope import Envelope
+from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput
+from ..wire.sampling_fields import HIDDEN
 from ..wire.sse import EventTooLong, Splitter, data_of
 from .additions import Json
 from .answer import Answer, error_text
-from .compose import FAILED, Circumstances, compose, context_of, iso, stated
-from .request import HIDDEN, read_request
+from .compose import Circumstances, compose, context_of, iso, stated
+from .request import read_request
 
-DISCONNECTED = "client disconnected"
-BROKE_OFF = "upstream broke off"
-STOPPED = "recording ended"
 _GZIP = 16 + 13
 """zlib's number for a gzip file with a window of 8 KiB: a stream repeats itself within one event."""
 _MEMORY_LEVEL = 6

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ...schemas.envelope import FAILED
 from .additions import Json
 from .answer import Answer, Choice
 from .request import Asked, Prompt
-
-FAILED = "error"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import httpx
 
+from ...schemas.envelope import BROKE_OFF, DISCONNECTED, FAILED, STOPPED
 from ..wire.sse import EventTooLong, Splitter, data_of, with_data
 from .additions import NONE, Additions, Json, without
 from .asgi import (
@@ -29,8 +30,7 @@ from .asgi import (
     send_error,
     send_start,
 )
-from .call import BROKE_OFF, DISCONNECTED, STOPPED, Call, credentials
-from .compose import FAILED
+from .call import Call, credentials
 from .recorder import Recorder, request_id_of, route_of
 
 MOST_BODY_BYTES = 64 << 20

@@ -15,12 +15,12 @@ from ...schemas.base import parse_json_object
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
-from ..request.identity import shortened
+from ..wire.sampling_fields import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
 from .additions import Json
 from .answer import Answer, error_text
 from .compose import Circumstances, compose, context_of
-from .request import read_request, unread_sampling
+from .request import read_request
 
 Format = Literal["auto", "openai", "sglang"]
 FORMATS: tuple[Format, ...] = ("auto", "openai", "sglang")
@@ -140,7 +140,7 @@ def import_files(
 
 def _unread(envelope: Envelope) -> list[str]:
     """Stated sampling fields that no engine can apply, with their values."""
-    stated = unread_sampling(envelope.request)
+    stated = invalid_sampling(envelope.request)
     if envelope.sampling.max_tokens == 0 and not (envelope.request or {}).get("echo"):
         stated["max_tokens"] = 0  # a form of its own with echo: to score the prompt
     return [f"{name} {shortened(value)}" for name, value in stated.items()]

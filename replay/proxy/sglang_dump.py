@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...schemas.errors import BadInput
+from ..wire.sampling_fields import SGLANG_NAMES, split_sampling
 from .additions import Json, listed
 from .answer import Answer, Choice
 from .compose import Circumstances, compose, context_of, iso, stated
 from .plain_pickle import Made, Named, read_pickle
-from .request import SGLANG_NAMES, Asked, Prompt, split_sampling
+from .request import Asked, Prompt
 
 REQUEST_CLASS = "GenerateReqInput"
 _MOST_DEPTH = 60

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.base import TopK
 from .reference import RowSummaries
 from .summarise import summarise_tensor
+from .trace_rows import TopK
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.trace import SKETCH_SIZE
-from ..engines.base import Rows
+from ..row_summaries.trace_rows import Rows
 
 
 @dataclass(frozen=True)

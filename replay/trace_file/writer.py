@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from ...schemas.errors import OutputFailed
 from ...schemas.trace import HEADER_KEY, PARTS_SUFFIX, TraceHeader, arrow_schema, parquet_options
-from ..engines.base import Rows
+from ..row_summaries.trace_rows import Rows
 from .lock import OutputLock
 from .rows_table import SequenceInfo, table_of
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..engines.base import TopK
 from ..row_summaries.distribution import top_k_of_rows
 from ..row_summaries.reference import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
+from ..row_summaries.trace_rows import TopK
 from .parts import Distributions
 
 STORE_BYTES = 24 << 20

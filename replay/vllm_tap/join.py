@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.trace import Site
-from ..engines.base import ExecutionShape, TopK
 from ..row_summaries.reference import RowSummaries
+from ..row_summaries.trace_rows import ExecutionShape, TopK
 from .parts import ROW_FIELDS, SUMMARIES, Distributions, Part
 from .rank_files import RankFiles
 

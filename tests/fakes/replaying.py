@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rip.replay.engines.base import Engine, ExecutionShape, Finished, Rows, SamplerRecord, TopK
+from rip.replay.engines.base import Engine, Finished
 from rip.replay.request.batches import Batch, PlannedSequence
 from rip.replay.request.contract import ENGINE_DEFAULTS
+from rip.replay.row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
 from rip.schemas.trace import Mode, Setting
 
 NEIGHBOUR = -1

@@ -16,7 +16,7 @@ import pytest
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.expected_answer import Compared, first_difference
 from rip.replay.request.from_trace import golden_from_trace
-from rip.replay.run import Options, Result, replay
+from rip.replay.run import OpenedLane, Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed
 from rip.schemas.fingerprint import Fingerprint, Section, fact
@@ -56,7 +56,7 @@ class Runner:
         out = self.folder / f"{self.count}.parquet"
         chosen = Options(**{"capture": "tokens", **options})
         lane = Lane(name="default", engine="hf", model="tiny")
-        return replay(envelopes, self.engine, lane, ENVIRONMENT, chosen, out, self.progress)
+        return replay(envelopes, OpenedLane(self.engine, lane, ENVIRONMENT), chosen, out, self.progress)
 
     @property
     def last(self) -> Path:

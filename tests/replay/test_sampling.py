@@ -12,8 +12,8 @@ import torch
 from fakes.replaying import planned
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.engines.base import SamplerRecord
 from rip.replay.engines.hf.sampling import Sampler, StopRule, UniformDraws
+from rip.replay.row_summaries.trace_rows import SamplerRecord
 from rip.schemas.errors import BadInput
 
 VOCAB = 20

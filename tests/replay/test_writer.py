@@ -22,8 +22,8 @@ from fakes.rows import (
 from fakes.traces import header
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.engines.base import Rows, TopK
 from rip.replay.row_summaries.reference import RowSummaries
+from rip.replay.row_summaries.trace_rows import Rows, TopK
 from rip.replay.trace_file import writer as writer_module
 from rip.replay.trace_file.rows_table import table_of
 from rip.schemas.errors import OutputFailed

@@ -18,7 +18,8 @@ from ...capture.passes import Segment, StepBlock
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.distribution import top_k_of_rows, with_next
-from ..base import ExecutionShape, Finished, Rows
+from ...row_summaries.trace_rows import ExecutionShape, Rows
+from ..base import Finished
 from .forward import Forward
 from .sequence import Live
 

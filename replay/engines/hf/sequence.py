@@ -1,6 +1,6 @@
 """One sequence of a running batch: its tokens so far, and its rows that were not handed over yet.
 
-It knows nothing of the model; hf_loop.py fills it.
+It knows nothing of the model; decode_loop.py fills it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...request.batches import PlannedSequence
 from ...row_summaries.reference import RowSummaries
-from ..base import ExecutionShape, Rows, SamplerRecord, TopK
+from ...row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
 from .sampling import Sampler, StopRule
 
 
