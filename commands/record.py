@@ -143,21 +143,14 @@ def record(
         ) from None
     from ..replay.proxy.call import Upstream
     from ..replay.proxy.recorder import Recorder
-    from ..replay.proxy.store import Place, Store
+    from ..replay.proxy.store import RecordingFiles, Store, StoreOptions
 
-    place = Place.of(out)
+    files = RecordingFiles.of(out)
     identity = _identity(model)
     listener = listening_socket(host, port)
     with listener:
-        store = Store(
-            place,
-            identity,
-            is_secret,
-            say,
-            rotate_bytes=None if rotate_mb is None else rotate_mb * MEGABYTE,
-            redact=redact,
-            keep_raw=raw,
-        )
+        rotate_bytes = None if rotate_mb is None else rotate_mb * MEGABYTE
+        store = Store(files, StoreOptions(identity, is_secret, rotate_bytes, redact, raw), say)
         recorder = Recorder(store, Upstream(url), rate, seed, max_record_mb * MEGABYTE, passive, say)
         bound = listener.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]

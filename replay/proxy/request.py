@@ -1,4 +1,4 @@
-"""What a client asked of an OpenAI-compatible API, in the envelope's terms.
+"""The request of a client to an OpenAI-compatible API, in the envelope's terms.
 
 What the client left out stays left out: silence is a fact about the request.
 """
@@ -24,7 +24,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClientRequest:
     """One request to completions or chat completions."""
 
     chat: bool
@@ -34,7 +34,7 @@ class Asked:
     tools: list[Json] | None = None
     sampling: Json = field(default_factory=dict)
     logprobs: int | None = None
-    """How many the client asked for; 0: of the chosen tokens only."""
+    """How many the client requested; 0: of the chosen tokens only."""
     rest: Json = field(default_factory=dict)
     """Whatever else the client stated."""
     samples: int = 1
@@ -42,7 +42,7 @@ class Asked:
     echo: bool = False
 
 
-def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> Asked:
+def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> ClientRequest:
     """Read the body of a request.
 
     Args:
@@ -55,12 +55,12 @@ def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> As
     )
     rest |= {name: body[name] for name in _unread_logprobs(body, chat)}
     samples = sampling.get("n", 1)
-    spoken = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
+    messages = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
     tools = [tool for tool in listed(body.get("tools")) if isinstance(tool, dict)]
-    return Asked(
+    return ClientRequest(
         chat=chat,
-        prompts=((Prompt(),) if spoken else ()) if chat else _prompts(body.get("prompt")),
-        messages=spoken if chat and spoken else None,
+        prompts=((Prompt(),) if messages else ()) if chat else _prompts(body.get("prompt")),
+        messages=messages if chat and messages else None,
         tools=tools or None,
         sampling=sampling,
         logprobs=_logprobs(body, chat),
@@ -99,8 +99,8 @@ def _logprobs(body: Json, chat: bool) -> int | None:
 
 def _unread_logprobs(body: Json, chat: bool) -> Iterator[str]:
     """What was stated about log-probabilities and an envelope's `logprobs` does not hold."""
-    asked, top = body.get("logprobs"), body.get("top_logprobs")
-    if asked is not None and not (isinstance(asked, bool) if chat else type(asked) is int and asked >= 0):
+    chosen, top = body.get("logprobs"), body.get("top_logprobs")
+    if chosen is not None and not (isinstance(chosen, bool) if chat else type(chosen) is int and chosen >= 0):
         yield "logprobs"
-    if top is not None and not (chat and asked and type(top) is int and top >= 0):
+    if top is not None and not (chat and chosen and type(top) is int and top >= 0):
         yield "top_logprobs"

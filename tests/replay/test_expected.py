@@ -74,10 +74,10 @@ def test_a_server_of_text_keeps_its_own_limit_where_none_was_recorded(lab: Lab) 
 @pytest.mark.parametrize(
     ("engine", "expected", "why"),
     [
-        ("openai", {"token_ids": [1, 2]}, "this engine tells only text"),
+        ("openai", {"token_ids": [1, 2]}, "this engine returns only text"),
         ("vllm", {"finish_reason": "stop"}, "neither token ids nor text"),
         ("vllm", {"text": "a", "reasoning": "hm"}, "reasoning"),
-        ("vllm", {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "calls of tools"),
+        ("vllm", {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "tool calls"),
     ],
 )
 def test_what_cannot_be_compared_is_said_and_is_no_pass(

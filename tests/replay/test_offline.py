@@ -152,7 +152,8 @@ def test_an_engine_without_seeds_or_raw_logprobs_says_so(opened: Callable[..., O
     assert any("not the raw ones" in sentence for sentence in engine.not_seen)
     found = gather(engine.run(batch_of(PROMPT, temperature=1.0), "free", False))
     assert found[0].finished is not None
-    assert found[0].finished.findings == ("mine has no seeds: other draws come with every run",)
+    [unseeded] = found[0].finished.findings
+    assert (unseeded.kind, unseeded.data) == ("seed-unsupported", {"engine": "mine"})
     greedy = gather(engine.run(batch_of(PROMPT), "free", False))
     assert greedy[0].finished is not None
     assert greedy[0].finished.findings == ()
@@ -191,7 +192,7 @@ def test_it_is_closed_once(opened: Callable[..., OfflineAdapter]) -> None:
         ("no_such_module:Engine", BadInput, "there is no module 'no_such_module'"),
         ("fakes.no_such:Engine", BadInput, "there is no module 'fakes.no_such'"),
         ("fakes.offline_engines:Missing", BadInput, "has no Missing"),
-        ("fakes.offline_engines:a_function", BadInput, "is no class"),
+        ("fakes.offline_engines:a_function", BadInput, "is not a class"),
         ("fakes.offline_engines:NoGenerate", BadInput, "has no method generate"),
         ("fakes.offline_engines:NoCapabilities", BadInput, "no class attribute capabilities"),
         ("fakes.offline-engines:PlainEngine", BadInput, "not of the form module:Class"),
@@ -264,25 +265,25 @@ def test_a_setting_that_the_constructor_lacks_is_refused(opened: Callable[..., O
 
 
 FAULTS: list[tuple[str, Any, str]] = [
-    ("outputs", [], "gave 0 outputs for 1 prompts"),
-    ("outputs", None, "gave NoneType for 1 prompts"),
+    ("outputs", [], "returned 0 outputs for 1 prompts"),
+    ("outputs", None, "returned NoneType for 1 prompts"),
     ("outputs", [{"token_ids": [1]}], "an output has no token_ids: it is a dict"),
-    ("token_ids", [1.5], "token_ids is no list of token ids"),
-    ("token_ids", None, "token_ids is no list of token ids"),
+    ("token_ids", [1.5], "token_ids is not a list of token ids"),
+    ("token_ids", None, "token_ids is not a list of token ids"),
     ("token_ids", [128], "holds 128, outside the vocabulary of 128"),
-    ("token_ids", [1] * 9, "9 tokens where at most 8 were asked for"),
-    ("finish_reason", 3, "finish_reason is no text"),
+    ("token_ids", [1] * 9, "9 tokens where at most 8 were requested"),
+    ("finish_reason", 3, "finish_reason is not a text"),
     ("logprobs", [-1.0], "logprobs has 1 entries where 8 were expected"),
     ("logprobs", [0.7] * 8, "0.7 is above 0"),
-    ("logprobs", ["x"] * 8, "'x' is no log-probability"),
-    ("logprobs", 3, "logprobs is no list"),
+    ("logprobs", ["x"] * 8, "'x' is not a log-probability"),
+    ("logprobs", 3, "logprobs is not a list"),
     ("top_ids", None, "no top_ids and top_logprobs, though its capabilities promise them"),
     ("top_ids", [[1]] * 7, "top_ids has 7 entries where 8 were expected"),
     ("top_ids", [[1, 1, 2, 3]] * 8, "names a token twice"),
     ("top_ids", [[1, 2, 3]] * 8, "has 4 entries where 3 were expected"),
-    ("top_logprobs", None, "top_logprobs is no list"),
+    ("top_logprobs", None, "top_logprobs is not a list"),
     ("prompt_top_ids", [[1]], "prompt_top_ids has 1 entries where 3 were expected"),
-    ("text", b"x", "text is no text"),
+    ("text", b"x", "text is not a text"),
 ]
 
 
@@ -304,7 +305,7 @@ def test_tokens_that_were_not_forced_are_an_error(opened: Callable[..., OfflineA
         fault = ("token_ids", [5, 6, 8])
 
     batch = Batch((planned(0, PROMPT, golden=[5, 6, 7]),))
-    with pytest.raises(EngineFailed, match="step 2 brought token 8 where 7 was to be forced"):
+    with pytest.raises(EngineFailed, match="step 2 generated token 8 where 7 was to be forced"):
         gather(opened(Willful).run(batch, "golden-decode", False))
 
 
@@ -315,7 +316,7 @@ def test_whatever_it_raises_ends_with_an_error_and_a_fix(rip: Rip, tiny_model: P
         *("-o", "t.parquet"),
     )
     assert done.code == 2
-    assert "failed while it generated for a: IndexError: list index out of range" in done.err
+    assert "failed while generating for a: IndexError: list index out of range" in done.err
     assert "--debug" in done.err
 
 

@@ -1,4 +1,4 @@
-"""Planning: every sample once, in order, in batches; neighbours neighbours them."""
+"""Planning: every sample once, in order, in batches; neighbours beside them."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_golden_tokens_outside_the_vocabulary_are_refused(run: Runner) -> None:
         (envelope(logit_bias={"300": 1.0}), "token id 300 in sampling.logit_bias"),
         (envelope(allowed_token_ids=[3, 128]), "token id 128 in sampling.allowed_token_ids"),
         (envelope(stop_token_ids=[128]), "token id 128 in sampling.stop_token_ids"),
-        (envelope(logits_processors=["x"]), "logits_processors cannot be replayed"),
+        (envelope(logits_processors=["x"]), "logits_processors is not supported by this engine"),
         (envelope(stop="END").redacted(keep_token_ids=True), r"sampling\.stop was redacted"),
         (envelope().redacted(keep_token_ids=False), "the prompt was redacted"),
     ],
