@@ -64,14 +64,14 @@ def test_importing_the_package_runs_nothing() -> None:
     assert told.strip() == "['rip']"
 
 
-def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+def lint_imports(folder: Path, contract: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--contract", contract]
     environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_the_one_import_direction_holds() -> None:
-    done = lint_imports(ROOT)
+    done = lint_imports(ROOT, "packages")
     assert done.returncode == 0, done.stdout
     assert "1 kept, 0 broken" in done.stdout
 
@@ -94,6 +94,40 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str) -> No
         (package / name).touch()
     (package / file).write_text(line + "\n")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
-    done = lint_imports(tmp_path)
+    done = lint_imports(tmp_path, "packages")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "0 kept, 1 broken" in done.stdout
+
+
+@pytest.mark.parametrize("contract", ["replay", "engines"])
+def test_the_rooms_of_replay_have_one_order(contract: str) -> None:
+    done = lint_imports(ROOT, contract)
+    assert done.returncode == 0, done.stdout
+    assert "1 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("request/resolve.py", "from ..engines import base"),
+        ("engines/base.py", "if False:\n    from .. import run"),
+        ("wire/sse.py", "def late():\n    from ..proxy import store"),
+        ("new_room/file.py", ""),
+    ],
+    ids=["a lower room", "for types", "late", "a room without its place in the order"],
+)
+def test_a_wrong_import_between_the_rooms_of_replay_is_found(tmp_path: Path, file: str, line: str) -> None:
+    """The negative control: the same contract over empty rooms with one wrong import."""
+    replay = tmp_path / "rip" / "replay"
+    for module in (ROOT / "replay").rglob("*.py"):
+        empty = replay / module.relative_to(ROOT / "replay")
+        empty.parent.mkdir(parents=True, exist_ok=True)
+        empty.touch()
+    (tmp_path / "rip" / "__init__.py").touch()
+    wrong = replay / file
+    wrong.parent.mkdir(exist_ok=True)
+    (wrong.parent / "__init__.py").touch()
+    wrong.write_text(line + "\n")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
+    done = lint_imports(tmp_path, "replay")
+    assert done.returncode == 1, done.stdout + done.stderr
