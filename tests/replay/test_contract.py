@@ -282,7 +282,9 @@ def test_findings_of_one_kind_about_different_things_stay_apart() -> None:
     assert [one.data for one in findings.all()] == [{"tokens": 4}, {"tokens": 9}]
 
 
-def test_every_kind_of_finding_has_a_sentence_and_no_other_kind_is_made() -> None:
+def test_every_kind_of_finding_has_a_sentence_and_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
     assert all(SENTENCES.values())
+    assert [kind for kind in SENTENCES if f"`{kind}`" not in documented] == []
     with pytest.raises(AssertionError):
         finding("no-such-kind")
