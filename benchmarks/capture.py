@@ -53,7 +53,7 @@ def small_model() -> Path:
     """The converted folder of the packaged model."""
     from rip.commands.demo import packaged_model
     from rip.fingerprint.model.hashing import hash_files
-    from rip.replay.engines.hf.load import folder_of
+    from rip.replay.engines.model_files import folder_of
 
     path = Path(packaged_model())
     return folder_of(path, hash_files([path])[path].sha256)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rip.fingerprint.model.hashing import hash_files
 from rip.replay.engines.base import Opening
-from rip.replay.engines.hf.load import folder_of
 from rip.replay.engines.http.settings import CLIENT_SETTINGS, resolve_settings
 from rip.replay.engines.http.vllm_start import start_vllm
+from rip.replay.engines.model_files import folder_of
 from rip.schemas.envelope import Runtime
 
 PYTHON = Path(__file__).parent.parent / ".engines" / "vllm" / "bin" / "python"
@@ -53,7 +53,7 @@ def vllm_server(python: Path, model: Path, taps: bool, topk: int = TOPK) -> Iter
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         sites = re.compile("") if taps else None
-        opening = Opening(Runtime(), topk, sites, model=model, python=str(python), given=SETTINGS, log=log)
+        opening = Opening(Runtime(), topk, sites, model=model, python=str(python), settings=SETTINGS, log=log)
         server = start_vllm(opening, resolve_settings(SETTINGS, CLIENT_SETTINGS)).server
         try:
             server.wait_ready()

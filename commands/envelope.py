@@ -241,7 +241,7 @@ def check(
     differs, or every request was answered with an error; 2: a file or line is invalid.
     """
     from ..experiments.model_identity import identity_of
-    from ..replay.request.contract import misfits
+    from ..replay.request.contract import refusals
     from ..replay.request.from_trace import was_refused
     from ..replay.request.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
@@ -259,7 +259,7 @@ def check(
         found = completeness(envelope)
         if fingerprint is not None:
             found += identity_differences(envelope, fingerprint)
-            found += misfits(envelope, fingerprint)
+            found += refusals(envelope, fingerprint)
         faults += bool(found)
         if unknown := envelope.unknown_fields():
             print(

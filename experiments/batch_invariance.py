@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import __version__
 from ..replay.engines.base import Engine
 from ..replay.record_run import Progress as ReplayProgress
-from ..replay.run import Options, replay
+from ..replay.run import OpenedLane, Options, replay
 from ..schemas.check import Check, Together
 from ..schemas.choices import CheckMode, Mode
 from ..schemas.claim import Claim
@@ -196,7 +196,7 @@ def run_and_compare(
             force=force,
         )
         named = lane.model_copy(update={"name": name.removesuffix(".parquet")})
-        replay(requests, engine, named, fingerprint, options, folder / name, progress)
+        replay(requests, OpenedLane(engine, named, fingerprint), options, folder / name, progress)
     lines = compare(folder / ALONE, folder / BATCHED, plan.required)
     together: Together = "as one batch" if engine.capabilities.batch == "static" else "sent together"
     return Check(

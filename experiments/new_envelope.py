@@ -136,7 +136,8 @@ def new_envelopes(
         BadInput: No such model or tokenizer, or a prompt without tokens.
     """
     from ..fingerprint.model.ref import resolve
-    from ..replay.request.prompt import load_local_tokenizer, tokenize
+    from ..replay.engines.model_files import load_local_tokenizer
+    from ..replay.request.prompt import tokenize
 
     fingerprint = identity_of(model, progress)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))

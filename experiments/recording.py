@@ -97,20 +97,15 @@ def record_traffic(
         ) from None
     from ..replay.proxy.call import Upstream
     from ..replay.proxy.recorder import Recorder
-    from ..replay.proxy.store import Place, Store
+    from ..replay.proxy.store import RecordingFiles, Store, StoreOptions
 
-    place = Place.of(request.out)
+    files = RecordingFiles.of(request.out)
     identity = {} if request.model is None else identity_fields(identity_of(request.model, progress))
     with listening_socket(*request.address) as listener:
-        store = Store(
-            place,
-            dict(identity),
-            is_secret,
-            progress.note,
-            rotate_bytes=request.rotate_bytes,
-            redact=request.redact,
-            keep_raw=request.keep_raw,
+        options = StoreOptions(
+            dict(identity), is_secret, request.rotate_bytes, request.redact, request.keep_raw
         )
+        store = Store(files, options, progress.note)
         recorder = Recorder(
             store,
             Upstream(url),

@@ -178,10 +178,12 @@ def _observable_capture(plan: _Plan, engine: Engine) -> CaptureLevel:
         BadInput: Sites were asked for, and it shows none.
     """
     request = plan.request
+    from ..replay.request.findings import sentence
+
     if engine.capabilities.sites:
         return plan.capture
     if request.capture not in (None, "tokens") or request.sites is not None:
-        reason = "; ".join(engine.findings) or "the engine has no taps"
+        reason = "; ".join(map(sentence, engine.findings)) or "the engine has no taps"
         raise BadInput(f"no site can be observed: {reason}", "use --capture tokens")
     return "tokens"
 
@@ -190,7 +192,7 @@ def _execute(
     plan: _Plan, engine: Engine, capture: CaptureLevel, load_seconds: float, progress: Progress
 ) -> Result:
     """Run the requests and write the trace."""
-    from ..replay.run import Options, replay
+    from ..replay.run import OpenedLane, Options, replay
 
     request = plan.request
     options = Options(
@@ -205,10 +207,10 @@ def _execute(
         load_seconds=load_seconds,
         force=request.force,
     )
-    fingerprint = plan.lane.fingerprint(engine)
+    lane = OpenedLane(engine, plan.lane.lane(), plan.lane.fingerprint(engine))
 
     def show(done: int, total: int, name: str) -> None:
         # Until the first token the bar only shows that the run is alive.
         progress.stage(name, done, total if done else None, f"{done}/{total} tokens" if done else "")
 
-    return replay(plan.envelopes, engine, plan.lane.lane(), fingerprint, options, request.out, show)
+    return replay(plan.envelopes, lane, options, request.out, show)

@@ -1,4 +1,4 @@
-"""The observer check: does a run come out the same, bit for bit, when nobody observes it?"""
+"""The observer check: is a run the same, bit for bit, when nothing observes it?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OBSERVER_ROWS = 64
 """Rows after which the check stops: enough for differences to show, cheap on long answers."""
 
 
-def observe_again(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[Logits]) -> ObserverCheck:
+def check_observer(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[Logits]) -> ObserverCheck:
     """Repeat the first batch of a run with taps off.
 
     Where the engine's scheduler decides which sequences share a pass, no two runs of a batch are alike: its
@@ -35,13 +35,13 @@ def observe_again(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[L
     except RipError as error:
         return ObserverCheck(state="not run", why=f"the run without taps failed: {error.message}")
     if not plain:
-        return ObserverCheck(state="not run", why="the engine tells nothing of its logits")
+        return ObserverCheck(state="not run", why="the engine does not return logits or log-probabilities")
     by_hash = all(row.logits_hash is not None for row in plain)
     expected = watched[:OBSERVER_ROWS]
     if by_hash:
         same = [row.logits_hash for row in plain] == [row.logits_hash for row in expected]
     else:
-        same = [row.told for row in plain] == [row.told for row in expected]
+        same = [row.top for row in plain] == [row.top for row in expected]
     names = dict.fromkeys(sequence.request_id for sequence in chosen.sequences if sequence.recorded)
     first = next(iter(names))
     return ObserverCheck(
@@ -52,7 +52,7 @@ def observe_again(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[L
         + ", taps on and off",
         why=None
         if same
-        else "observing changed the logits, or the engine does not repeat itself: --repeat 2 tells",
+        else "observing changed the logits, or the engine is not deterministic: check with --repeat 2",
     )
 
 

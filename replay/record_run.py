@@ -10,7 +10,7 @@ from ..schemas.envelope import Envelope
 from ..schemas.trace import Mode, SequenceResult
 from .engines.base import Engine, Finished
 from .request.batches import Batch
-from .request.expected_answer import Came, Compared, compare
+from .request.expected_answer import Compared, Generated, compare
 from .request.findings import Findings
 from .row_summaries.trace_rows import Rows
 from .trace_file.writer import SequenceInfo, TraceWriter
@@ -41,7 +41,7 @@ class Logits:
     """What is known of the logits of one row."""
 
     logits_hash: bytes | None
-    told: bytes
+    top: bytes
     """Ids and log-probabilities of the top-K, as bytes."""
 
 
@@ -52,7 +52,7 @@ class Recorder:
         writer: Where rows go.
         engine: An opened engine.
         batches: Everything that will be run.
-        progress: Told about every piece of work done.
+        progress: Called after every piece of work.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Recorder:
         names = [sequence.request_id for sequence in batch.sequences if sequence.recorded]
         note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         before = self._done
-        self.say(f"prefill · {note}")
+        self.show(f"prefill · {note}")
         events = self._engine.run(batch, mode, observe)
         try:
             for event in events:
                 self._take(event, first)
-                self.say(f"{'replaying' if self._done > before else 'prefill'} · {note}")
+                self.show(f"{'replaying' if self._done > before else 'prefill'} · {note}")
         except KeyboardInterrupt:
             for event in _interrupted(events):
                 if not self._writer.is_torn:
@@ -105,8 +105,8 @@ class Recorder:
             self.first_logits += logits_of(event)
         self._remember(event, len(plan.prompt))
 
-    def say(self, note: str) -> None:
-        """Tell the progress what is going on."""
+    def show(self, note: str) -> None:
+        """Report what is going on to the progress."""
         self._progress(self._done, self._total, note)
 
     def token_text(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ class Recorder:
             tokens, finished = self._tokens[sequence], self._finished[sequence]
             # Without a tokenizer, an engine's text is empty whatever the model wrote.
             text = finished.text if self._engine.has_tokenizer() else None
-            came = Came(tokens, text, finished.reason, self._engine.capabilities.token_ids)
+            generated = Generated(tokens, text, finished.reason, self._engine.capabilities.token_ids)
             free = mode == "free"
             found.append(
                 Outcome(
@@ -134,13 +134,13 @@ class Recorder:
                     tokens=tuple(tokens),
                     text=finished.text,
                     reason=finished.reason,
-                    expected=compare(plan, envelopes[plan.request_id], came) if free else Compared(),
+                    expected=compare(plan, envelopes[plan.request_id], generated) if free else Compared(),
                 )
             )
         return found
 
     def results(self) -> list[SequenceResult]:
-        """How every recorded sequence that came to its end did so, for the trace's header."""
+        """How every recorded sequence that has ended did so, for the trace's header."""
         found = []
         for sequence, finished in sorted(self._finished.items()):
             plan, timing = self._planned[sequence], finished.timing
@@ -160,10 +160,9 @@ class Recorder:
         return found
 
     def add_findings(self, findings: Findings) -> None:
-        """What the engine found out about sequences while it ran them."""
+        """Add what the engine found out about sequences while it ran them."""
         for sequence, finished in sorted(self._finished.items()):
-            for sentence in finished.findings:
-                findings.add(sentence, self._planned[sequence].request_id)
+            findings.extend(finished.findings, self._planned[sequence].request_id)
 
     def _remember(self, rows: Rows, prompt_tokens: int) -> None:
         ids = rows.token_ids.tolist()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from ..schemas.envelope import Envelope
@@ -22,15 +23,14 @@ from ..schemas.trace import (
     TraceHeader,
 )
 from .engines.base import Engine
-from .engines.capabilities import refuse_mode, refuse_sites
-from .observer import observe_again
+from .observer import check_observer
 from .record_run import Outcome, Progress, Recorder
-from .request.batches import Batch, Beside, plan_batches
-from .request.contract import known_vocabulary
-from .request.findings import Findings
+from .request.batches import Batch, Neighbours, ResolvedRequest, plan_batches
+from .request.capabilities import check_capabilities, vocabulary_size
+from .request.findings import Findings, finding, sentence
 from .request.golden import Golden
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
-from .request.resolve import requested
+from .request.resolve import resolve_request
 from .trace_file.writer import TraceWriter
 
 
@@ -62,6 +62,26 @@ class Options:
     force: bool = False
     batch_size: int | None = None
 
+    @property
+    def observes(self) -> bool:
+        """Whether sites are captured."""
+        return self.capture != "tokens"
+
+
+@dataclass(frozen=True)
+class OpenedLane:
+    """An opened engine, and what the trace says of it.
+
+    Attributes:
+        engine: A seed whose scope is the worker starts with the replay.
+        lane: What it is called and how it was opened; its settings are filled in by the replay.
+        fingerprint: The environment, model included; identity hashes are checked against it.
+    """
+
+    engine: Engine
+    lane: Lane
+    fingerprint: Fingerprint
+
 
 @dataclass(frozen=True)
 class Result:
@@ -73,35 +93,27 @@ class Result:
 
     @property
     def expectations_met(self) -> bool:
-        """True unless some recorded answer was compared and did not come again."""
+        """True unless some recorded answer was compared and was not reproduced."""
         return all(outcome.expected.mismatch is None for outcome in self.outcomes)
 
     @property
     def compared_none(self) -> bool:
-        """True where recorded answers should come again, and none of them could be compared."""
+        """True where recorded answers should be reproduced, and none of them could be compared."""
         compared = [outcome.expected for outcome in self.outcomes]
-        return any(one.why_not for one in compared) and not any(one.by for one in compared)
+        return any(one.obstacle for one in compared) and not any(one.by for one in compared)
 
 
 def replay(
-    envelopes: Sequence[Envelope],
-    engine: Engine,
-    lane: Lane,
-    fingerprint: Fingerprint,
-    options: Options,
-    out: Path,
-    progress: Progress,
+    envelopes: Sequence[Envelope], opened: OpenedLane, options: Options, out: Path, progress: Progress
 ) -> Result:
     """Run all envelopes and write one trace.
 
     Args:
         envelopes: What to run, in this order; their request ids differ.
-        engine: An opened engine. A seed whose scope is the worker starts with this call.
-        lane: What it is called and how it was opened; its settings are filled in here.
-        fingerprint: The environment, model included; identity hashes are checked against it.
+        opened: What runs them.
         options: How to run.
         out: The trace's path.
-        progress: Told about every piece of work done.
+        progress: Called after every piece of work.
 
     Raises:
         ContractBroken: Another model, tokenizer or template than an envelope names.
@@ -110,53 +122,110 @@ def replay(
         Interrupted: Likewise.
     """
     started = time.perf_counter()
-    _check_capabilities(engine, lane.engine, options)
+    engine = opened.engine
+    check_capabilities(opened.lane.engine, engine.capabilities, options.mode, options.observes)
     findings = Findings()
-    for sentence in unstated_identity(envelopes):
-        findings.add(sentence)
+    requests = _resolve(envelopes, opened, options, findings)
+    batches, settings = _plan(requests, opened, options)
+    header = _header(requests, opened, options, settings, findings)
+    writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
+    recorder = Recorder(writer, engine, batches, progress)
+    try:
+        final = _execute(_Run(engine, batches, options, recorder, findings, started), header)
+        writer.finish(final)
+    except KeyboardInterrupt:
+        raise _interrupted(writer, recorder, header) from None
+    except OutputFailed:
+        raise  # nothing more can be written; the message names what was
+    except RipError as error:
+        kept = _keep(writer, recorder, header)
+        if kept is None:
+            raise
+        raise type(error)(f"{error.message}; {kept}", error.fix) from error
+    finally:
+        writer.close()
+    by_id = {envelope.request_id: envelope for envelope in envelopes}
+    return Result(out, final, recorder.outcomes(by_id, options.mode))
+
+
+def _resolve(
+    envelopes: Sequence[Envelope], opened: OpenedLane, options: Options, findings: Findings
+) -> list[ResolvedRequest]:
+    """The requests, checked against model and environment."""
+    engine, fingerprint = opened.engine, opened.fingerprint
+    findings.extend(unstated_identity(envelopes))
     requests = []
     for envelope in envelopes:
-        for sentence in check_identity(envelope, fingerprint, options.allow_drift):
-            findings.add(sentence, envelope.request_id)
-        difference = runtime_difference(envelope.runtime, lane.engine, fingerprint)
-        if difference:
+        findings.extend(check_identity(envelope, fingerprint, options.allow_drift), envelope.request_id)
+        if difference := runtime_difference(envelope.runtime, opened.lane.engine, fingerprint):
             findings.add(difference, envelope.request_id)
-        requests.append(requested(envelope, engine, options.mode, options.golden, findings))
-    for sentence in engine.findings:
-        findings.add(sentence)
+        requests.append(resolve_request(envelope, engine, options.mode, options.golden, findings))
+    findings.extend(engine.findings)
     for name, setting in engine.settings.items():
-        if setting.source == "lane" and not _took(setting):
-            findings.add(
-                f"--set {name}={setting.resolved} did not take: the engine reports {setting.observed}"
-            )
-    neighbours = [requested(envelope, engine, "free", None, Findings()) for envelope in options.neighbours]
-    vocabulary = _vocabulary(engine, fingerprint) if options.fill else engine.vocab_size
-    beside = Beside(neighbours, options.fill, vocabulary, engine.context_length)
-    batched = engine.settings["batch_size"]
+        if setting.source == "lane" and not _has_effect(setting):
+            requested, observed = setting.resolved, setting.observed
+            findings.add(finding("setting-without-effect", name=name, requested=requested, observed=observed))
+    return requests
+
+
+def _plan(
+    requests: Sequence[ResolvedRequest], opened: OpenedLane, options: Options
+) -> tuple[list[Batch], dict[str, Setting]]:
+    """The batches, and the settings of the run for the trace."""
+    engine = opened.engine
+    neighbours = [resolve_request(other, engine, "free", None, Findings()) for other in options.neighbours]
+    beside = Neighbours(neighbours, options.fill, _vocabulary(engine, opened, options), engine.context_length)
+    batch_size = engine.settings["batch_size"]
     if options.batch_size is not None:
-        batched = Setting(requested=options.batch_size, resolved=options.batch_size, source="lane")
-    batches = list(plan_batches(requests, options.repeat, int(batched.resolved), beside))
-    settings = {
-        **runtime_settings(envelopes[0].runtime, lane.engine, fingerprint),
+        batch_size = Setting(requested=options.batch_size, resolved=options.batch_size, source="lane")
+    batches = list(plan_batches(requests, options.repeat, int(batch_size.resolved), beside))
+    runtime = requests[0].envelope.runtime
+    return batches, {
+        **runtime_settings(runtime, opened.lane.engine, opened.fingerprint),
         **engine.settings,
-        "batch_size": batched,
+        "batch_size": batch_size,
         "repeat": Setting(resolved=options.repeat, source="lane"),
         "neighbours": Setting(resolved=len(neighbours) + options.fill, source="lane"),
     }
-    observes = options.capture != "tokens"
-    header = TraceHeader(
+
+
+def _vocabulary(engine: Engine, opened: OpenedLane, options: Options) -> int:
+    """How many token ids synthetic neighbours are drawn from.
+
+    Raises:
+        BadInput: It is not known, or the engine takes no token ids.
+    """
+    if not options.fill:
+        return engine.vocab_size
+    if not engine.capabilities.token_ids:
+        raise BadInput(
+            f"synthetic neighbours are token ids, and the engine {opened.lane.engine} takes text",
+            "name a request set with --neighbours SET.jsonl in place of a number",
+        )
+    return vocabulary_size(
+        engine.vocab_size, opened.fingerprint, "or name a request set with --neighbours SET.jsonl"
+    )
+
+
+def _header(
+    requests: Sequence[ResolvedRequest],
+    opened: OpenedLane,
+    options: Options,
+    settings: dict[str, Setting],
+    findings: Findings,
+) -> TraceHeader:
+    """The header as it is known before anything runs."""
+    engine, can = opened.engine, opened.engine.capabilities
+    return TraceHeader(
         tool_version=__version__,
-        created=fingerprint.created,
-        lane=lane.model_copy(update={"settings": settings}),
+        created=opened.fingerprint.created,
+        lane=opened.lane.model_copy(update={"settings": settings}),
         abilities=EngineAbilities(
-            modes=list(engine.capabilities.modes),
-            seed=engine.capabilities.seed,
-            token_ids=engine.capabilities.token_ids,
-            logprobs=engine.capabilities.logprobs,
+            modes=list(can.modes), seed=can.seed, token_ids=can.token_ids, logprobs=can.logprobs
         ),
         mode=options.mode,
         capture=options.capture,
-        channel=engine.channel if observes else "",
+        channel=engine.channel if options.observes else "",
         requests=[
             Request(
                 request_id=request.envelope.request_id,
@@ -166,127 +235,99 @@ def replay(
             )
             for request in requests
         ],
-        fingerprint=fingerprint,
-        sites=engine.sites if observes else [],
+        fingerprint=opened.fingerprint,
+        sites=engine.sites if options.observes else [],
         site_filter=options.site_filter,
         row_hash=engine.row_hash,
-        sketch=engine.sketch if observes else "",
-        findings=findings.sentences(),
+        sketch=engine.sketch if options.observes else "",
         not_seen=engine.not_seen,
+        **_stated(findings),
     )
-    writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
-    recorder = Recorder(writer, engine, batches, progress)
-    try:
-        final = _execute(engine, batches, options, recorder, header, started, findings)
-        writer.finish(final)
-    except KeyboardInterrupt:
-        raise _interrupted(writer, recorder, header) from None
-    except OutputFailed:
-        raise  # nothing more can be written; the message names what was
-    except RipError as error:
-        kept = _kept(writer, recorder, header)
-        if kept is None:
-            raise
-        raise type(error)(f"{error.message}; {kept[0]}", error.fix) from error
-    finally:
-        writer.close()
-    by_id = {envelope.request_id: envelope for envelope in envelopes}
-    return Result(out, final, recorder.outcomes(by_id, options.mode))
 
 
-def _execute(
-    engine: Engine,
-    batches: Sequence[Batch],
-    options: Options,
-    recorder: Recorder,
-    header: TraceHeader,
-    started: float,
-    findings: Findings,
-) -> TraceHeader:
+def _stated(findings: Findings) -> dict[str, Any]:
+    """The findings as a header holds them: as sentences and as data."""
+    found = findings.all()
+    return {"findings": [sentence(one) for one in found], "findings_data": found}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What is executed, and what it is recorded with."""
+
+    engine: Engine
+    batches: Sequence[Batch]
+    options: Options
+    recorder: Recorder
+    findings: Findings
+    started: float
+    """When the replay did, by `time.perf_counter`."""
+
+
+def _execute(run: _Run, header: TraceHeader) -> TraceHeader:
     """Run every batch and the observer check → the header as it is known at the end."""
-    observes = options.capture != "tokens"
+    engine, options, recorder = run.engine, run.options, run.recorder
     engine.reset()
-    for batch in batches:
-        recorder.run(batch, options.mode, observes)
+    for batch in run.batches:
+        recorder.run(batch, options.mode, options.observes)
     replayed = time.perf_counter()
     seconds = {} if options.load_seconds is None else {"load": round(options.load_seconds, 6)}
-    seconds["replay"] = round(replayed - started, 6)
+    seconds["replay"] = round(replayed - run.started, 6)
     observer = ObserverCheck(state="not run", why="no sites were captured")
-    if observes:
-        recorder.say("observer check: again with taps off")
-        observer = observe_again(engine, batches[0], options.mode, recorder.first_logits)
+    if options.observes:
+        recorder.show("observer check: the first batch with taps off")
+        observer = check_observer(engine, run.batches[0], options.mode, recorder.first_logits)
         seconds["observer"] = round(time.perf_counter() - replayed, 6)
-    recorder.add_findings(findings)
-    for sentence in engine.findings:  # some are made while it runs
-        findings.add(sentence)
+    recorder.add_findings(run.findings)
+    run.findings.extend(engine.findings)  # some are made while it runs
     not_seen = engine.not_seen
     if options.capture == "tensors" and not recorder.kept_tensors:
-        not_seen = [
-            *not_seen,
-            "no row was kept: every sequence ended before the positions that were asked for",
-        ]
+        not_seen = [*not_seen, "no row was kept: every sequence ended before the positions of --positions"]
     return header.model_copy(
         update={
             "observer": observer,
             "seconds": seconds,
-            "findings": findings.sentences(),
             "not_seen": not_seen,
             "results": recorder.results(),
             "token_text": recorder.token_text(),
+            **_stated(run.findings),
         }
     )
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """What a run that ends early leaves."""
+
+    rows: int
+    texts: int
+    folder: Path
+
+    def __str__(self) -> str:
+        if self.rows:
+            return f"{self.rows} rows are kept in {self.folder}"
+        return f"{self.texts} {'texts are' if self.texts > 1 else 'text is'} kept in {self.folder}"
+
+
 def _interrupted(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> Interrupted:
-    kept = _kept(writer, recorder, header)
+    kept = _keep(writer, recorder, header)
     if kept is None:
         return Interrupted("interrupted; nothing was recorded yet", "run the command again")
     return Interrupted(
-        f"interrupted; {kept[0]}", f"rip query {kept[1]} and rip diverge read them as they are"
+        f"interrupted; {kept}", f"rip query {kept.folder} and rip diverge read them as they are"
     )
 
 
-def _kept(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> tuple[str, Path] | None:
-    """What a run that ends early leaves, in words, and where; None: nothing."""
+def _keep(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> _Kept | None:
+    """Keep what a run that ends early has recorded; None: nothing."""
     results = recorder.results()
     if results:
         writer.update(header.model_copy(update={"results": results}))
     folder = writer.abandon()
-    if folder is None:
-        return None
-    rows = writer.rows_written
-    what = f"{rows} rows are" if rows else f"{len(results)} {'texts are' if len(results) > 1 else 'text is'}"
-    return f"{what} kept in {folder}", folder
+    return None if folder is None else _Kept(writer.rows_written, len(results), folder)
 
 
-def _check_capabilities(engine: Engine, name: str, options: Options) -> None:
-    """Refuse, before any work, what the engine cannot give."""
-    refuse_mode(name, engine.capabilities, options.mode)
-    if options.capture != "tokens":
-        refuse_sites(name, engine.capabilities)
-    if options.fill and not engine.capabilities.token_ids:
-        raise BadInput(
-            f"synthetic neighbours are token ids, and the engine {name} takes text",
-            "give --neighbours a request set in place of a number",
-        )
-
-
-def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
-    """How many token ids synthetic neighbours are drawn from.
-
-    Raises:
-        BadInput: Neither the engine nor the model's files tell.
-    """
-    known = known_vocabulary(engine.vocab_size, fingerprint)
-    if known is None:
-        raise BadInput(
-            "synthetic neighbours are random token ids, and the size of the vocabulary is not known here",
-            "name the model's files with --model, or give a request set with --neighbours SET.jsonl",
-        )
-    return known
-
-
-def _took(setting: Setting) -> bool:
-    """False where the engine reports something else than it was given (`cuda` is reported as `cuda:0`)."""
-    given, reported = str(setting.resolved), str(setting.observed)
-    return setting.observed is None or reported == given or reported.startswith(f"{given}:")
+def _has_effect(setting: Setting) -> bool:
+    """False where the engine reports a different value than it was given (`cuda` is reported as `cuda:0`)."""
+    requested, reported = str(setting.resolved), str(setting.observed)
+    return setting.observed is None or reported == requested or reported.startswith(f"{requested}:")

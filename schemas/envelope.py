@@ -31,6 +31,13 @@ SET_SUFFIX = ".jsonl"
 MAX_ENVELOPE_BYTES = 64 << 20
 """Longest envelope read: five million token ids. A larger file is a model or a capture given by mistake."""
 
+FAILED = "error"
+"""`context.finish_reason` of a request that was answered with an error."""
+DISCONNECTED = "client disconnected"
+BROKE_OFF = "upstream broke off"
+STOPPED = "recording ended"
+"""Likewise, of an answer that was not complete."""
+
 # Part of the envelope (empty: its top), fields there that hold text, fields there that hold token ids.
 _PRIVATE_FIELDS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("prompt_text", "messages", "tools", "request"), ("prompt_token_ids",)),

@@ -84,6 +84,12 @@ def _one_line(text: str) -> str:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """What a foreign error says, in one line that does not end like the head of a list."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(":") if lines else type(error).__name__
+
+
 class BadInput(RipError):
     """A file, an option or a value cannot be used."""
 

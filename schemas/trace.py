@@ -186,6 +186,17 @@ class ObserverCheck(Record):
     why: str | None = None
 
 
+class Finding(Record):
+    """Something that a reader of the trace should know."""
+
+    kind: str
+    """As docs/formats.md lists them: `sampling-defaults`, `identity-drift`, `prefix-cached`, …"""
+    requests: list[str] = []
+    """Request ids that it is about; empty: the whole run."""
+    data: dict[str, Any] = {}
+    """What belongs to the kind: fields, values, counts."""
+
+
 class TraceHeader(Document):
     """What the trace's metadata says about the run."""
 
@@ -214,7 +225,9 @@ class TraceHeader(Document):
     seconds: dict[str, float] = {}
     """Wall times: `load`, `replay`, `observer`."""
     findings: list[str] = []
-    """What a reader should know: drift that was allowed, settings that did not take, silent defaults."""
+    """What a reader should know, in sentences: drift that was allowed, settings without effect, defaults."""
+    findings_data: list[Finding] = []
+    """The same as data. Absent from traces that were written before it was recorded."""
     not_seen: list[str] = []
     """What this trace cannot show, in sentences."""
     results: list[SequenceResult] = []

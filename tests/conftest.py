@@ -46,7 +46,7 @@ def smollm2() -> Path:
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
     from rip.fingerprint.model.hashing import hash_files
-    from rip.replay.engines.hf.load import folder_of
+    from rip.replay.engines.model_files import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     return folder_of(gguf, hash_files([gguf])[gguf].sha256)
@@ -82,7 +82,7 @@ def open_engine() -> Callable[..., HfEngine]:
                 pattern,
                 model=folder,
                 model_sha256="0" * 64,
-                given={"threads": 1, **given},
+                settings={"threads": 1, **given},
                 keep_positions=keep_positions,
             )
         )

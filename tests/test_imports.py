@@ -96,8 +96,13 @@ def modules() -> list[str]:
 @pytest.mark.parametrize(
     ("file", "line", "broken"),
     [
-        ("schemas/noun.py", "from ..replay import verb", "one import direction"),
-        ("replay/verb.py", "from ..diverge import verb", "one import direction"),
+        ("schemas/noun.py", "from ..replay import run", "one import direction"),
+        ("replay/run.py", "from ..diverge import compare", "one import direction"),
+        ("replay/request/resolve.py", "from ..engines import base", "rooms of replay"),
+        ("replay/engines/base.py", "if False:\n    from .. import run", "rooms of replay"),
+        ("replay/wire/sse.py", "def late():\n    from ..proxy import store", "rooms of replay"),
+        ("replay/unlisted.py", "", "rooms of replay"),
+        ("replay/engines/hf/load.py", "from ..http import client", "engines"),
         ("diverge/verb.py", "def late():\n    from ..cli import main", "one import direction"),
         ("commands/demo.py", "from ..cli import main", "one import direction"),
         ("experiments/lanes/resolve.py", "from ..replay_plan import options", "experiments"),

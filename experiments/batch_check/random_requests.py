@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...replay.engines.base import Engine
-from ...replay.request.contract import known_vocabulary
+from ...replay.request.capabilities import vocabulary_size
 from ...schemas.check import Compared
 from ...schemas.choices import Mode
 from ...schemas.envelope import Envelope
@@ -60,7 +60,7 @@ def random_requests(plan: CheckPlan, engine: Engine, fingerprint: Fingerprint) -
     Raises:
         BadInput: The context does not hold them, or the size of the vocabulary is not known.
     """
-    vocabulary = _vocabulary(engine, fingerprint)
+    vocabulary = vocabulary_size(engine.vocab_size, fingerprint)
     longest = _longest(plan, engine.context_length)
     generator = random.Random(f"batch-invariance/{plan.seed}")
     choices = range(plan.min_length, longest + 1)
@@ -93,17 +93,6 @@ def random_requests(plan: CheckPlan, engine: Engine, fingerprint: Fingerprint) -
             raw["expected"] = {"token_ids": golden}
         made.append(Envelope.from_object(raw, "batch-invariance"))
     return made
-
-
-def _vocabulary(engine: Engine, fingerprint: Fingerprint) -> int:
-    """How many token ids there are to draw from."""
-    known = known_vocabulary(engine.vocab_size, fingerprint)
-    if known is not None:
-        return known
-    raise BadInput(
-        "the size of the vocabulary is not known: the server does not report it",
-        "name the model's files with --model",
-    )
 
 
 def _longest(plan: CheckPlan, context: int) -> int:

@@ -15,7 +15,8 @@ from .variables import recorded_variables, split_variables
 
 if TYPE_CHECKING:
     from ...fingerprint.model.ref import ModelRef
-    from ...replay.engines.base import Capabilities, Engine, Opening
+    from ...replay.engines.base import Engine, Opening
+    from ...replay.request.capabilities import Capabilities
     from ...schemas.fingerprint import Fact, Fingerprint
     from ...schemas.trace import Lane, Setting
 
@@ -116,13 +117,10 @@ class ResolvedLane:
         Raises:
             BadInput: It cannot.
         """
-        from ...replay.engines.capabilities import refuse_mode, refuse_sites
+        from ...replay.request.capabilities import check_capabilities
 
-        refuse_mode(self.engine, self.capabilities, mode)
         needs_sites = capture in ("sites", "tensors") or sites is not None
-        if needs_sites:
-            fix = "use --capture tokens" if sites is None else "leave --sites out"
-            refuse_sites(self.engine, self.capabilities, fix)
+        check_capabilities(self.engine, self.capabilities, mode, needs_sites)
         if capture == "tensors" and self.engine != IN_PROCESS:
             raise BadInput(f"the engine {self.engine} cannot keep rows", "use --capture sites")
         self._check_tap(needs_sites)
@@ -190,7 +188,7 @@ class ResolvedLane:
             url=self.request.url,
             api_key=self._key,
             python=None if self._in_process else self.request.python,
-            given=self._settings,
+            settings=self._settings,
             tap=self.request.tap,
             **rest,
         )

@@ -131,11 +131,11 @@ def recording_engine(
     """
     from ...replay.op_recording.recording_engine import OpRecordingEngine, check_modules, check_reached
     from ...replay.request.findings import Findings
-    from ...replay.request.resolve import requested
+    from ...replay.request.resolve import resolve_request
 
     lengths = []
     for envelope in envelopes:
-        request = requested(envelope, engine, mode, golden, Findings())
+        request = resolve_request(envelope, engine, mode, golden, Findings())
         tokens = (
             max(map(len, request.golden.values()))
             if request.golden

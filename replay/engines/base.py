@@ -1,4 +1,4 @@
-"""The engine protocol: what an engine can do, says honestly that it cannot, and hands to the recorder."""
+"""The engine protocol: what an engine is opened with, and what it hands to the recorder."""
 
 from __future__ import annotations
 
@@ -6,45 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...schemas.envelope import Runtime
-from ...schemas.trace import Mode, Setting, Site
+from ...schemas.errors import BadInput
+from ...schemas.trace import Finding, Mode, Setting, Site
+from ..request.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from ..request.batches import Batch
     from ..row_summaries.trace_rows import Rows
-
-UNKNOWN_LENGTH = 2**31 - 1
-"""Vocabulary or context of a server that does not tell its own."""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What an engine can do. A replay that asks for more is refused before it starts."""
-
-    modes: tuple[Mode, ...]
-    sites: bool
-    """Layers can be observed."""
-    logits_hash: bool
-    """Equal logits can be proved; else only log-probabilities can be compared."""
-    seed: bool
-    """A seed chooses the draws."""
-    token_ids: bool = True
-    """Takes a prompt as token ids, and tells the ids that it generated. Else there is only text."""
-    most_topk: int | None = None
-    """Largest K of the distributions it tells; 0: none at all, None: no limit."""
-    logprobs: Literal["raw", "processed", "unknown", "none"] = "raw"
-    """Whether they are those before the logits processors and the temperature."""
-    batch: Literal["static", "concurrent"] = "static"
-    """`static`: the sequences of a batch share every forward pass. `concurrent`: they are sent together, and
-    the engine's scheduler decides."""
-    starts: bool = True
-    """rip can start it, and so start it again; else it is only called by its URL."""
-    taps: bool = False
-    """A server that runs already shows its sites only through the folder that taps in it write to."""
-    cancels: bool = True
-    """A request that nobody waits for any more is stopped."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +29,7 @@ class Opening:
         url: The server to call; None: the engine runs in this process or is started.
         api_key: For the server, never written anywhere.
         python: Interpreter of the engine's own environment.
-        given: Parsed `--set` values.
+        settings: Parsed `--set` values.
         runtime: The runtime of the (first) envelope.
         topk: K of the recorded distributions.
         sites: Which sites to observe: None for none, else a pattern for their labels.
@@ -66,7 +37,7 @@ class Opening:
         mode: What will be run.
         tap: The folder that a running server's taps write to (see vllm_tap).
         log: Where a started server's output goes.
-        say: Told what is being waited for.
+        say: Called with what is being waited for.
     """
 
     runtime: Runtime
@@ -78,7 +49,7 @@ class Opening:
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     python: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     keep_positions: range | None = None
     mode: Mode = "free"
     tap: Path | None = None
@@ -86,9 +57,22 @@ class Opening:
     say: Callable[[str], None] | None = None
 
 
+def refuse_server(engine: str, opening: Opening) -> None:
+    """Refuse a URL and an interpreter for an engine that runs in this process.
+
+    Raises:
+        BadInput: One was stated.
+    """
+    if opening.url is not None or opening.python is not None:
+        raise BadInput(
+            f"the engine {engine} runs in this process and does not support --url or --python",
+            "run rip in the environment of the engine, or choose a different one with --engine",
+        )
+
+
 @dataclass(frozen=True)
 class Timing:
-    """What a client waited, in seconds."""
+    """How long a client waited, in seconds."""
 
     ttft_s: float | None
     """From sending the request to the first token."""
@@ -104,12 +88,12 @@ class Finished:
 
     sequence: int
     reason: str
-    """`stop`, `length`, `golden` when the recorded tokens ran out, or what a server calls it."""
+    """`stop`, `length`, `golden` when the recorded tokens ran out, or as a server calls it."""
     text: str | None
     timing: Timing | None = None
     answered_by: Mapping[str, str] = field(default_factory=dict)
-    """What the server said of itself with the answer: `model`, `system_fingerprint`."""
-    findings: tuple[str, ...] = ()
+    """What the server reported of itself with the answer: `model`, `system_fingerprint`."""
+    findings: tuple[Finding, ...] = ()
     """What a reader of the trace should know of this sequence."""
 
 
@@ -125,15 +109,15 @@ class Engine(Protocol):
     context_length: int
     """Likewise."""
     sampling_defaults: Mapping[str, Any] | None
-    """What applies where the envelope is silent, in the words of generation_config.json; None: the server
-    has defaults of its own and does not tell them."""
+    """What applies where the envelope is silent, by the names of generation_config.json; None: the server
+    has defaults of its own and does not report them."""
     sampling_defaults_from: str
     """Where they come from, as a source of settings."""
     unsupported_sampling: frozenset[str]
-    """Sampling fields that this engine has no word for."""
+    """Sampling fields that this engine does not support."""
     sites: list[Site]
     not_seen: list[str]
-    findings: list[str]
+    findings: list[Finding]
     """What a reader should know of how it was opened."""
     channel: str
     """How sites are observed: `eager`, `graph`, `compiled`; empty without sites."""
@@ -148,7 +132,7 @@ class Engine(Protocol):
         """Read `key=value` texts.
 
         Args:
-            pairs: As `--set` gives them; the last one of a key applies.
+            pairs: As `--set` has them; the last one of a key applies.
             starts: Whether the engine will be started, so that its own settings can be chosen.
 
         Raises:
@@ -156,13 +140,13 @@ class Engine(Protocol):
         """
 
     @staticmethod
-    def check_start(model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
-        """Refuse, before anything is loaded or started, what can be told to be wrong without it.
+    def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
+        """Refuse, before anything is loaded or started, what is known to be wrong without it.
 
         Args:
             model: A folder or GGUF file, or a server's name for it.
             python: Interpreter of the engine's own environment.
-            given: Parsed settings.
+            settings: Parsed settings.
 
         Raises:
             BadInput: A value that the engine does not know, or an interpreter without the engine.
@@ -181,7 +165,7 @@ class Engine(Protocol):
         """The texts of single tokens, for display; those that are not known are left out."""
 
     def has_tokenizer(self) -> bool:
-        """Whether stop strings and bad words can be looked for."""
+        """Whether stop strings and bad words can be searched for."""
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch and hand over rows as they are computed.

@@ -21,14 +21,14 @@ ENGINES: dict[str, str] = {
 
 
 def engine_class(name: str) -> Any:
-    """The class of a registered engine, or of `module:Class` (see offline.py for what that must be).
+    """The class of a registered engine, or of `module:Class` (see offline/protocol.py for what that must be).
 
     Raises:
         BadInput: No engine of that name.
     """
     target = ENGINES.get(name)
     if target is None and ":" in name:
-        from .offline.protocol import load_offline
+        from .offline.engine import load_offline
 
         return load_offline(name)
     if target is None:

@@ -10,10 +10,10 @@ from ...schemas.errors import BadInput
 from ...schemas.trace import Mode, TraceHeader
 from ..engines.base import Engine
 from ..engines.hf.settings import SETTINGS
-from ..request.batches import Batch, Beside, plan_batches
+from ..request.batches import Batch, Neighbours, plan_batches
 from ..request.findings import Findings
 from ..request.golden import Golden
-from ..request.resolve import requested
+from ..request.resolve import resolve_request
 
 ENGINE = "hf"
 """The engine whose ops can be recorded."""
@@ -119,10 +119,13 @@ def rebuild_batch(
     settings = {name: setting.resolved for name, setting in header.lane.settings.items()}
     mode = mode_of(header)
     requests = [
-        requested(envelope, engine, mode, (golden, path), Findings()) for envelope in envelopes_of(header)
+        resolve_request(envelope, engine, mode, (golden, path), Findings())
+        for envelope in envelopes_of(header)
     ]
-    beside = Beside((), _whole(settings, "neighbours", 0), engine.vocab_size, engine.context_length)
-    batches = plan_batches(requests, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), beside)
+    neighbours = Neighbours((), _whole(settings, "neighbours", 0), engine.vocab_size, engine.context_length)
+    batches = plan_batches(
+        requests, _whole(settings, "repeat", 1), _whole(settings, "batch_size", 1), neighbours
+    )
     for batch in batches:
         for plan in batch.sequences:
             if plan.recorded and (plan.request_id, plan.sample) == target:

@@ -1,6 +1,6 @@
-"""What the proxy asks of each engine beyond what the client asked, and how to take exactly that out again.
+"""What the proxy adds to the requests of each engine, and how to remove exactly that from its answers.
 
-Only engines whose answers with and without it were compared are known here. Of any other nothing is asked.
+Only engines whose answers with and without it were compared are known here. To any other nothing is added.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ NONE = Additions({})
 def additions_for(engine: str | None, chat: bool, body: Json) -> Additions:
     """What to add to a request so that its answer carries token ids and log-probabilities.
 
-    Nothing where an addition would change more of the answer than what `without` takes out, or hide an
-    error that the client is owed.
+    Nothing where an addition would change more of the answer than what `without` removes, or hide an error
+    from the client.
 
     Args:
         engine: As `rip fingerprint` names it; None where it is not known.
@@ -49,8 +49,8 @@ def additions_for(engine: str | None, chat: bool, body: Json) -> Additions:
     return NONE if known is None else known(chat, body)
 
 
-def can_be_asked(engine: str | None) -> bool:
-    """Whether it is known how to ask an engine for more."""
+def is_known(engine: str | None) -> bool:
+    """Whether it is known what to add to requests of an engine."""
     return engine in _KNOWN
 
 
@@ -95,7 +95,7 @@ def without(payload: Json, added: Additions, chunk: bool) -> Json | None:
         None for a chunk that would not have been sent: one that carries token ids and nothing else.
     """
     choices = [choice for choice in listed(payload.get("choices")) if isinstance(choice, dict)]
-    if chunk and added.chunks and len(choices) == 1 and _says_nothing(choices[0]):
+    if chunk and added.chunks and len(choices) == 1 and _is_empty(choices[0]):
         return None
     if added.ids:
         for holder in (payload, *choices):
@@ -111,7 +111,7 @@ def without(payload: Json, added: Additions, chunk: bool) -> Json | None:
     return payload
 
 
-def _says_nothing(choice: Json) -> bool:
+def _is_empty(choice: Json) -> bool:
     return choice.get("delta") == {} and choice.get("finish_reason") is None
 
 

@@ -1,6 +1,6 @@
 """What an OpenAI-compatible API answered, whole or in chunks, put together choice by choice.
 
-Answers come from outside: whatever has another type than it should is passed over.
+Answers come from outside: whatever does not have the expected type is skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Choice:
     prompt_token_ids: list[int] | None = None
     finish_reason: str | None = None
     unscored: bool = False
-    """Some token came without a log-probability."""
+    """Some token has no log-probability."""
 
     def expected(self, echoed: str | None) -> Json:
         """As the `expected` of an envelope.
@@ -66,17 +66,17 @@ class Answer:
     system_fingerprint: str | None = None
     cached_tokens: int | None = None
     error: str | None = None
-    """What the answer calls an error, though it may have come with status 200."""
+    """The error in the answer, which may have status 200."""
 
     def add(self, payload: Any) -> None:
-        """Take in a whole answer, or the next chunk of one."""
+        """Add a whole answer, or the next chunk of one."""
         if not isinstance(payload, dict):
             return
         if payload.get("error") is not None:
             self.error = error_text(payload)
-        self.response_id = self.response_id or _word(payload.get("id"))
-        self.model = self.model or _word(payload.get("model"))
-        self.system_fingerprint = _word(payload.get("system_fingerprint")) or self.system_fingerprint
+        self.response_id = self.response_id or _short_text(payload.get("id"))
+        self.model = self.model or _short_text(payload.get("model"))
+        self.system_fingerprint = _short_text(payload.get("system_fingerprint")) or self.system_fingerprint
         self.prompt_token_ids = self.prompt_token_ids or _ids(payload.get("prompt_token_ids"))
         usage = payload.get("usage")
         details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
@@ -90,24 +90,24 @@ class Answer:
                     _take(self.choices.setdefault(index, Choice()), choice)
 
 
-def _take(choice: Choice, said: Json) -> None:
-    message = said.get("message") or said.get("delta")
-    message = message if isinstance(message, dict) else said
+def _take(choice: Choice, part: Json) -> None:
+    message = part.get("message") or part.get("delta")
+    message = message if isinstance(message, dict) else part
     for into, names in (
         (choice.text, ("content", "text")),
         (choice.reasoning, ("reasoning_content", "reasoning")),
     ):
-        words = next((message[name] for name in names if isinstance(message.get(name), str)), None)
-        if words:
-            into.append(words)
+        text = next((message[name] for name in names if isinstance(message.get(name), str)), None)
+        if text:
+            into.append(text)
     for position, call in enumerate(listed(message.get("tool_calls"))):
         if isinstance(call, dict):
             _take_call(choice.tool_calls, call, position)
-    choice.token_ids += _ids(said.get("token_ids")) or []
-    choice.prompt_token_ids = choice.prompt_token_ids or _ids(said.get("prompt_token_ids"))
-    choice.finish_reason = _word(said.get("finish_reason")) or choice.finish_reason
-    if isinstance(said.get("logprobs"), dict):
-        _take_scores(choice, said["logprobs"])
+    choice.token_ids += _ids(part.get("token_ids")) or []
+    choice.prompt_token_ids = choice.prompt_token_ids or _ids(part.get("prompt_token_ids"))
+    choice.finish_reason = _short_text(part.get("finish_reason")) or choice.finish_reason
+    if isinstance(part.get("logprobs"), dict):
+        _take_scores(choice, part["logprobs"])
 
 
 def _take_call(calls: dict[int, Json], part: Json, position: int) -> None:
@@ -124,13 +124,13 @@ def _take_call(calls: dict[int, Json], part: Json, position: int) -> None:
                 so_far[name] = so_far.get(name, "") + function[name]
 
 
-def _take_scores(choice: Choice, told: Json) -> None:
-    if isinstance(told.get("content"), list):  # chat, and llama.cpp everywhere
-        entries = [entry for entry in told["content"] if isinstance(entry, dict)]
+def _take_scores(choice: Choice, logprobs: Json) -> None:
+    if isinstance(logprobs.get("content"), list):  # chat, and llama.cpp everywhere
+        entries = [entry for entry in logprobs["content"] if isinstance(entry, dict)]
         scores: list[Any] = [entry.get("logprob") for entry in entries]
         names: list[Any] = [entry.get("id", entry.get("token")) for entry in entries]
     else:
-        scores, names = listed(told.get("token_logprobs")), listed(told.get("tokens"))
+        scores, names = listed(logprobs.get("token_logprobs")), listed(logprobs.get("tokens"))
     for score in scores:
         if isinstance(score, int | float) and not isinstance(score, bool) and not math.isnan(score):
             choice.logprobs.append(float(score))
@@ -151,7 +151,7 @@ def _ids(value: Any) -> list[int] | None:
     return value if fits else None
 
 
-def _word(value: Any) -> str | None:
+def _short_text(value: Any) -> str | None:
     return value[:500] if isinstance(value, str) and value else None
 
 
@@ -160,4 +160,4 @@ def error_text(payload: Any) -> str | None:
     error = payload.get("error", payload) if isinstance(payload, dict) else None
     if isinstance(error, dict):
         error = error.get("message")
-    return _word(error)
+    return _short_text(error)

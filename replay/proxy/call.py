@@ -1,4 +1,4 @@
-"""One recorded call: what was asked and answered, when and how it ended, and the envelopes it becomes."""
+"""One recorded call: its request and answer, when and how it ended, and the envelopes it becomes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
-from ...schemas.envelope import Envelope
+from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput
+from ..wire.sampling_fields import HIDDEN
 from ..wire.sse import EventTooLong, Splitter, data_of
 from .additions import Json
 from .answer import Answer, error_text
-from .compose import FAILED, Circumstances, compose, context_of, iso, stated
-from .request import HIDDEN, read_request
+from .compose import Circumstances, compose, context_of, iso, stated
+from .request import read_request
 
-DISCONNECTED = "client disconnected"
-BROKE_OFF = "upstream broke off"
-STOPPED = "recording ended"
 _GZIP = 16 + 13
 """zlib's number for a gzip file with a window of 8 KiB: a stream repeats itself within one event."""
 _MEMORY_LEVEL = 6
@@ -61,27 +59,27 @@ class Call:
     limit: int
     """Bytes of an answer that are kept."""
     held_bytes: int
-    """Memory that this call takes: the request, and its answer as far as it has come."""
+    """Memory that this call takes: the request, and its answer as far as it has arrived."""
     received: datetime = field(default_factory=lambda: datetime.now(UTC))
     started: float = field(default_factory=time.perf_counter)
     first_byte: float | None = None
     ended: float | None = None
     status: int | None = None
     streamed: bool = False
-    """The answer came as an event stream."""
+    """The answer is an event stream."""
     ending: str | None = None
     """Why there is no whole answer; None where there is one."""
     answer_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     why_plain: str | None = None
-    """Why token ids were not asked for; None: they were."""
+    """Why token ids were not requested; None: they were."""
     raw_name: str | None = None
     """File of the answer's bytes, once it is written."""
     _packed: list[bytes] = field(default_factory=list, repr=False)
     _packer: Any = field(default=None, repr=False)
 
     def keep(self, chunk: bytes) -> None:
-        """Take in bytes of the answer as the upstream sent them."""
+        """Keep bytes of the answer as the upstream sent them."""
         if self.first_byte is None and chunk:
             self.first_byte = time.perf_counter()
         self.answer_bytes += len(chunk)
@@ -93,7 +91,7 @@ class Call:
 
     @property
     def is_cut(self) -> bool:
-        """More came than is kept."""
+        """The answer is longer than what is kept."""
         return self.answer_bytes > self.limit
 
     def end(self, ending: str | None = None) -> None:
@@ -134,10 +132,10 @@ class Call:
         Raises:
             BadInput: The request or the answer holds what an envelope cannot.
         """
-        asked = read_request(self.body, self.chat, is_secret)
+        request = read_request(self.body, self.chat, is_secret)
         answer = self._answer()
-        if not asked.prompts:
-            raise BadInput("a request without a prompt that an envelope can hold", "nothing is to be done")
+        if not request.prompts:
+            raise BadInput("a request without a prompt that an envelope can hold", "nothing to do")
         complete = self.status == 200 and not self.is_cut
         known = Circumstances(
             complete=complete,
@@ -148,7 +146,7 @@ class Call:
             fingerprint_sha256=self.upstream.fingerprint_sha256,
         )
         base = self.request_id or answer.response_id or f"req-{self.received:%Y%m%dT%H%M%S}-{self.number}"
-        for raw in compose(asked, answer, base, known):
+        for raw in compose(request, answer, base, known):
             raw["request_id"] = unique(raw["request_id"])
             yield Envelope.from_object(self._scrubbed(raw), raw["request_id"])
 

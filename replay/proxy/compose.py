@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ...schemas.envelope import FAILED
 from .additions import Json
 from .answer import Answer, Choice
-from .request import Asked, Prompt
-
-FAILED = "error"
+from .request import ClientRequest, Prompt
 
 
 @dataclass(frozen=True)
@@ -33,30 +32,32 @@ class Circumstances:
     fingerprint_sha256: str | None = None
 
 
-def compose(asked: Asked, answer: Answer, base: str, known: Circumstances) -> Iterator[Json]:
+def compose(request: ClientRequest, answer: Answer, base: str, known: Circumstances) -> Iterator[Json]:
     """One envelope a prompt, as JSON that `Envelope.from_object` reads.
 
     Args:
-        asked: The request.
-        answer: What came; may be nothing.
+        request: The request.
+        answer: What arrived; may be empty.
         base: Request id; of several prompts it gets the prompt's index and becomes their batch id.
         known: Everything else.
     """
-    several = len(asked.prompts) > 1
-    for index, prompt in enumerate(asked.prompts):
-        raw = _envelope(asked, answer, index, prompt, known)
+    several = len(request.prompts) > 1
+    for index, prompt in enumerate(request.prompts):
+        raw = _envelope(request, answer, index, prompt, known)
         if several:
             raw["context"]["batch_id"] = base
         yield {"request_id": f"{base}-{index}" if several else base, **raw}
 
 
-def _envelope(asked: Asked, answer: Answer, index: int, prompt: Prompt, known: Circumstances) -> Json:
-    first = index * asked.samples
-    samples = [answer.choices[first + i] for i in range(asked.samples) if first + i in answer.choices]
-    told = next((choice.prompt_token_ids for choice in samples if choice.prompt_token_ids), None)
-    ids = prompt.token_ids or told or (answer.prompt_token_ids if len(asked.prompts) == 1 else None)
-    found = [choice.expected((prompt.text or "") if asked.echo else None) for choice in samples]
-    whole = known.complete and not answer.error and _are_whole(samples, asked.samples)
+def _envelope(
+    request: ClientRequest, answer: Answer, index: int, prompt: Prompt, known: Circumstances
+) -> Json:
+    first = index * request.samples
+    samples = [answer.choices[first + i] for i in range(request.samples) if first + i in answer.choices]
+    returned = next((choice.prompt_token_ids for choice in samples if choice.prompt_token_ids), None)
+    ids = prompt.token_ids or returned or (answer.prompt_token_ids if len(request.prompts) == 1 else None)
+    found = [choice.expected((prompt.text or "") if request.echo else None) for choice in samples]
+    whole = known.complete and not answer.error and _are_whole(samples, request.samples)
     context = dict(known.context)
     if not whole and (known.ending or answer.error):
         context["finish_reason"] = known.ending or FAILED
@@ -67,11 +68,11 @@ def _envelope(asked: Asked, answer: Answer, index: int, prompt: Prompt, known: C
             **known.identity,
             "prompt_token_ids": ids or None,
             "prompt_text": prompt.text,
-            "messages": asked.messages,
-            "tools": asked.tools,
-            "request": asked.rest or None,
-            "sampling": asked.sampling,
-            "logprobs": asked.logprobs,
+            "messages": request.messages,
+            "tools": request.tools,
+            "request": request.rest or None,
+            "sampling": request.sampling,
+            "logprobs": request.logprobs,
             "runtime": known.runtime,
             "fingerprint_sha256": known.fingerprint_sha256,
             "expected": _of_samples(found) if found and whole else None,
@@ -81,7 +82,7 @@ def _envelope(asked: Asked, answer: Answer, index: int, prompt: Prompt, known: C
 
 
 def context_of(answer: Answer, status: int | None) -> Json:
-    """What an answer tells for the envelope's context."""
+    """What an answer adds to the envelope's context."""
     return stated(
         {
             "cached_tokens": answer.cached_tokens,

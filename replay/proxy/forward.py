@@ -13,6 +13,7 @@ from typing import Protocol
 
 import httpx
 
+from ...schemas.envelope import BROKE_OFF, DISCONNECTED, FAILED, STOPPED
 from ..wire.sse import EventTooLong, Splitter, data_of, with_data
 from .additions import NONE, Additions, Json, without
 from .asgi import (
@@ -29,8 +30,7 @@ from .asgi import (
     send_error,
     send_start,
 )
-from .call import BROKE_OFF, DISCONNECTED, STOPPED, Call, credentials
-from .compose import FAILED
+from .call import Call, credentials
 from .recorder import Recorder, request_id_of, route_of
 
 MOST_BODY_BYTES = 64 << 20
@@ -41,10 +41,10 @@ _DECODED = ("gzip", "deflate")
 
 
 class Waiting(Protocol):
-    """What knows the upstream."""
+    """What identifies the upstream."""
 
     async def wait(self) -> None:
-        """Until the upstream has told what it is, is found not to answer, or takes too long."""
+        """Until the upstream is identified, does not answer, or takes too long."""
 
 
 class Proxy:
@@ -53,7 +53,7 @@ class Proxy:
     Args:
         upstream: Its address, without a final slash.
         client: Sends requests; must follow no redirects and set no time limit on reading.
-        recorder: Told what goes by.
+        recorder: Gets every request that passes.
     """
 
     def __init__(self, upstream: str, client: httpx.AsyncClient, recorder: Recorder) -> None:
@@ -63,7 +63,7 @@ class Proxy:
         self.was_unreachable = False
         """The upstream did not answer since this was last set back."""
         self.known: Waiting | None = None
-        """Holds a request to be recorded until the upstream has told what it is, within bounds."""
+        """Holds a request to be recorded until the upstream is identified, within bounds."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -82,8 +82,8 @@ class Proxy:
             body = await incoming.read(MOST_BODY_BYTES)
         except ClientGone:
             return
-        asked = _json_object(body) if incoming.is_whole else None
-        if asked is None:
+        request = _json_object(body) if incoming.is_whole else None
+        if request is None:
             if not incoming.is_whole:
                 self._recorder.counts.too_large += 1
             await incoming.while_connected(self._pass_on(scope, headers, incoming, send))
@@ -91,7 +91,7 @@ class Proxy:
         if self.known is not None:
             await self.known.wait()
         secrets = credentials(headers, scope["query_string"])
-        call = self._recorder.begin(chat, scope["path"], asked, len(body), request_id, secrets)
+        call = self._recorder.begin(chat, scope["path"], request, len(body), request_id, secrets)
         stayed = True
         try:
             stayed = await incoming.while_connected(self._record(scope, headers, body, call, send))
@@ -131,14 +131,14 @@ class Proxy:
         content = body if not added else json.dumps({**call.body, **added.fields}).encode()
         response = await self._sent(scope, plain, content, send)
         if added and response is not None and response.status_code in _REFUSALS:
-            # Is it the client's request that is wrong, or what was added? Only the same without tells.
+            # Is it the client's request that is wrong, or what was added? Only the same without it shows.
             await response.aclose()
             response = await self._sent(scope, plain, body, send)
             if response is not None and response.status_code not in _REFUSALS:
                 self._recorder.refuses(call, added)
             added = NONE
         if response is None:
-            call.notes.append("the upstream gave no answer")
+            call.notes.append("the upstream did not answer")
             call.end(FAILED)
             return
         call.status = response.status_code
@@ -177,15 +177,15 @@ class Proxy:
     async def _sent(
         self, scope: Message, headers: Headers, content: bytes | AsyncIterator[bytes], send: Send
     ) -> httpx.Response | None:
-        """The beginning of the upstream's answer; None where there is none, and the client was told."""
+        """The beginning of the upstream's answer; None where there is none, and the client got an error."""
         try:
             return await self._client.send(self._request(scope, headers, content), stream=True)
         except (httpx.InvalidURL, UnicodeDecodeError):
-            await send_error(send, 400, "rip record: the path of the request is no URL")
+            await send_error(send, 400, "rip record: the path of the request is not a URL")
         except httpx.RequestError as error:
             self._recorder.counts.unreachable += 1
             self.was_unreachable = True
-            await send_error(send, 502, _why(error))
+            await send_error(send, 502, _reason(error))
         return None
 
     def _request(
@@ -243,8 +243,8 @@ async def _stripped_body(
         call.keep(chunk)
         parts.append(chunk)
         size += len(chunk)
-        if size > MOST_BODY_BYTES:  # nobody can take the additions out of it without holding it
-            call.notes.append("the answer was too large to take the additions out of it")
+        if size > MOST_BODY_BYTES:  # the additions cannot be removed from it without holding it
+            call.notes.append("the answer was too large to remove the additions from it")
             await send_start(send, status, headers)
             await send_body(send, b"".join(parts))
             async for more in source:
@@ -262,12 +262,12 @@ async def _stripped_body(
 
 
 async def _or_error(source: AsyncIterator[bytes], send: Send) -> AsyncIterator[bytes]:
-    """The same, but the client is told should it break off: nothing of it was passed on yet."""
+    """The same, but the client gets an error if it breaks off: nothing of it was passed on yet."""
     try:
         async for chunk in source:
             yield chunk
     except httpx.RequestError as error:
-        await send_error(send, 502, _why(error))
+        await send_error(send, 502, _reason(error))
         raise
 
 
@@ -286,7 +286,7 @@ def _json_object(text: bytes) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def _why(error: httpx.RequestError) -> str:
+def _reason(error: httpx.RequestError) -> str:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return "rip record: the upstream server cannot be reached"
     return f"rip record: the upstream server closed the connection without an answer ({type(error).__name__})"

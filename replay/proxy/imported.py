@@ -16,12 +16,12 @@ from ...schemas.choices import ImportFormat
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
-from ..request.identity import shortened
+from ..wire.sampling_fields import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
 from .additions import Json
 from .answer import Answer, error_text
 from .compose import Circumstances, compose, context_of
-from .request import read_request, unread_sampling
+from .request import read_request
 
 _PICKLE_START = b"\x80"
 _FIX = (
@@ -32,13 +32,13 @@ _FIX = (
 
 @dataclass
 class Imported:
-    """What came out of the files.
+    """What the files contain.
 
     Attributes:
         envelopes: In the order of the requests.
-        passed_over: Requests that are no text generations, and log events that say nothing new.
+        passed_over: Requests that are not text generations, and log events that add nothing.
         unclaimed: `custom_id` of every answer whose request is in none of the files.
-        unread: Where sampling fields have values that they cannot have, and which: kept as they were stated.
+        unread: Where sampling fields have values that are not valid, and which: kept as they were stated.
     """
 
     envelopes: list[Envelope] = field(default_factory=list)
@@ -67,12 +67,12 @@ def import_files(
 
     Args:
         paths: JSONL, or pickle files that SGLang dumped.
-        form: What they hold; `auto` looks.
+        form: What they hold; `auto` detects it.
         identity: Hashes of the model, for every envelope.
         is_secret: Whether a field of that name holds a secret.
 
     Raises:
-        BadInput: At the first line or request that is none, named by file and line.
+        BadInput: At the first line that is not a request, named by file and line.
     """
     found = Imported()
     waiting: list[_Exchange] = []
@@ -94,7 +94,7 @@ def import_files(
     for path in paths:
         if _is_pickle(path):
             if form == "openai":
-                raise BadInput(f"{path}: a pickle, which is no OpenAI file", "leave out --format")
+                raise BadInput(f"{path}: a pickle, not an OpenAI file", "leave out --format")
             for dumped in sglang_dump.read_dump(_content(path), str(path)):
                 for raw in sglang_dump.envelopes_of(dumped, identity, is_secret):
                     add(raw, dumped.where)
@@ -109,7 +109,7 @@ def import_files(
                     add(raw, where)
                 continue
             if form == "sglang":
-                raise BadInput(f"{where}: no line of SGLang's JSON request log", "leave out --format")
+                raise BadInput(f"{where}: not a line of SGLang's JSON request log", "leave out --format")
             if "custom_id" in line and "body" not in line and "request" not in line:
                 answers.append((where, str(line["custom_id"]), line))
                 continue
@@ -117,7 +117,7 @@ def import_files(
             if exchange.name is not None and "custom_id" in line:
                 if exchange.name in by_name:
                     raise BadInput(
-                        f"{where}: the custom_id {exchange.name!r} stands twice", "give each its own"
+                        f"{where}: the custom_id {exchange.name!r} occurs twice", "give each its own"
                     )
                 by_name[exchange.name] = exchange
             waiting.append(exchange)
@@ -138,15 +138,15 @@ def import_files(
 
 
 def _unread(envelope: Envelope) -> list[str]:
-    """Stated sampling fields that no engine can apply, with their values."""
-    stated = unread_sampling(envelope.request)
+    """Stated sampling fields that are not valid, with their values."""
+    stated = invalid_sampling(envelope.request)
     if envelope.sampling.max_tokens == 0 and not (envelope.request or {}).get("echo"):
         stated["max_tokens"] = 0  # a form of its own with echo: to score the prompt
     return [f"{name} {shortened(value)}" for name, value in stated.items()]
 
 
 def _refuse_documents(line: Json, where: str) -> None:
-    """Refuse what rip wrote itself: it holds no request of others.
+    """Refuse what rip wrote itself.
 
     Raises:
         BadInput: An envelope, or another document of rip.
@@ -155,7 +155,7 @@ def _refuse_documents(line: Json, where: str) -> None:
     is_envelope = "request_id" in line and "prompt_token_ids" in line and "body" not in line
     if is_envelope or (isinstance(schema, str) and schema.startswith("rip.envelope/")):
         raise BadInput(
-            f"{where}: an envelope already, so there is nothing to import",
+            f"{where}: already an envelope, so there is nothing to import",
             "use the file as it is: rip replay and rip envelope check read it",
         )
     if isinstance(schema, str) and schema.startswith("rip."):
@@ -170,7 +170,7 @@ def _exchange(line: Json, where: str) -> _Exchange:
     if isinstance(body, dict) and isinstance(body.get("body"), dict):
         url, body = body.get("url", url), body["body"]
     if not isinstance(body, dict) or not ({"messages", "prompt", "input"} & set(body)):
-        raise BadInput(f"{where}: no request in any form that is known", _FIX)
+        raise BadInput(f"{where}: not a request in any known form", _FIX)
     if body is line:  # a request body that carries its answer
         body = {key: value for key, value in line.items() if key not in ("response", "error", "custom_id")}
     name = next(
@@ -205,9 +205,9 @@ def _envelopes_of(
     if "prompt" not in body and not chat:  # an embedding, a response, a moderation
         found.passed_over += 1
         return
-    asked = read_request(body, chat, is_secret)
-    if not asked.prompts:
-        raise BadInput(f"{exchange.where}: the prompt is none that an envelope can hold", _FIX)
+    request = read_request(body, chat, is_secret)
+    if not request.prompts:
+        raise BadInput(f"{exchange.where}: the prompt has a form that an envelope cannot hold", _FIX)
     answer = Answer()
     if exchange.response is not None:
         answer.add(exchange.response)
@@ -220,7 +220,7 @@ def _envelopes_of(
         complete=exchange.status in (None, 200), ending=None, context=context, identity=identity
     )
     name = exchange.name or answer.response_id or exchange.where.rpartition("/")[2]
-    yield from compose(asked, answer, name, known)
+    yield from compose(request, answer, name, known)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Json]]:

@@ -40,7 +40,7 @@ class Made:
     """What would have been put into it, for kinds of lists and tables."""
 
     def fields(self) -> dict[str, Any]:
-        """Attributes by name, as far as the state tells them."""
+        """Attributes by name, as far as the state has them."""
         parts = self.state if isinstance(self.state, tuple) else (self.state,)
         return {
             name: value
@@ -86,7 +86,7 @@ def read_pickle(content: bytes, where: str) -> Any:
                 raise BadInput(f"{where}: a pickle of more than {MOST_INSTRUCTIONS} instructions", _FIX)
             machine.step(opcode.name, argument)
     except _Unknown as unknown:
-        raise BadInput(f"{where}: the pickle uses {unknown}, which no request dump does", _FIX) from None
+        raise BadInput(f"{where}: the pickle uses {unknown}, which request dumps do not", _FIX) from None
     except (ValueError, IndexError, KeyError, TypeError, UnicodeDecodeError, OverflowError):
         raise BadInput(f"{where}: not a whole pickle", _FIX) from None
     raise BadInput(f"{where}: the pickle has no end", _FIX)

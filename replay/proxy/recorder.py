@@ -1,6 +1,6 @@
 """Which calls are recorded and what is added to them; counts for the summary.
 
-It does not know HTTP: `forward.py` tells it what goes by.
+It does not know HTTP: `forward.py` passes it every request.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .additions import NONE, Additions, Json, additions_for, can_be_asked
+from .additions import NONE, Additions, Json, additions_for, is_known
 from .call import Call, Upstream
 from .store import Store
 
 _ROUTES = {"/completions": False, "/chat/completions": True}
 MOST_HELD_BYTES = 512 << 20
 """Requests and answers in memory, running or waiting for the disk; beyond it calls pass unrecorded."""
+REFUSED_BY_UPSTREAM = "the upstream refuses requests for them"
 _MOST_NAME = 200
 """Characters of a client's request id that are kept."""
 
 
 @dataclass
 class Counts:
-    """What went by."""
+    """What passed."""
 
     passed: int = 0
     """Requests of any kind."""
@@ -61,7 +62,7 @@ class Recorder:
         seed: Which ones: a request is chosen by a hash of this and its id, or its number without one.
         limit: Bytes of an answer that are kept.
         passive: Add nothing to requests.
-        say: Told a sentence when something is to be known.
+        say: Called with a sentence when the user should know something.
     """
 
     store: Store
@@ -140,10 +141,10 @@ class Recorder:
     def additions(self, call: Call) -> Additions:
         """What is added to this request."""
         if self.passive:
-            call.why_plain = "with --passive nothing is asked for"
+            call.why_plain = "--passive does not request them"
             return NONE
         if shape_of(call) in self._refused_shapes:
-            call.why_plain = "the upstream refuses to be asked for them"
+            call.why_plain = REFUSED_BY_UPSTREAM
             return NONE
         added = additions_for(call.upstream.engine, call.chat, call.body)
         if not added:
@@ -152,8 +153,8 @@ class Recorder:
 
     def refuses(self, call: Call, added: Additions) -> None:
         """The upstream refused this request with the additions and took it without."""
-        call.notes.append("the upstream refused what was added to the request; sent again without")
-        call.why_plain = "the upstream refuses to be asked for them"
+        call.notes.append("the upstream refused what was added to the request; it was sent once more without")
+        call.why_plain = REFUSED_BY_UPSTREAM
         self._refused_shapes.add(shape_of(call))
         kind = "chat completions" if call.chat else "completions"
         self.say(
@@ -163,12 +164,12 @@ class Recorder:
 
 def _why_nothing_added(upstream: Upstream) -> str:
     if upstream.fingerprint_sha256 is None and upstream.engine is None:
-        return "the upstream had not told yet what it is"
+        return "the upstream was not identified yet"
     if upstream.engine is None:
-        return "what the upstream is, it does not tell"
-    if not can_be_asked(upstream.engine):
-        return f"how to ask {upstream.engine} for them is not known"
-    return "the requests' own fields leave no room to ask for them"
+        return "the upstream does not report what it is"
+    if not is_known(upstream.engine):
+        return f"how to request them from {upstream.engine} is not known"
+    return "the requests' own fields leave no room to request them"
 
 
 def shape_of(call: Call) -> Shape:

@@ -1,27 +1,18 @@
-"""What a client asked of an OpenAI-compatible API, in the envelope's terms.
+"""The request of a client to an OpenAI-compatible API, in the envelope's terms.
 
 What the client left out stays left out: silence is a fact about the request.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
-from ...schemas.base import exactly_representable
-from ...schemas.envelope import Sampling
+from ..wire.sampling_fields import OTHER_NAMES, split_sampling
 from .additions import Json, listed
 
-_RENAMED = {"max_completion_tokens": "max_tokens", "n_predict": "max_tokens"}
-"""Other names of a sampling field; where both are stated, these count, as they do in the engines."""
-SGLANG_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
-"""Likewise, as SGLang's own API calls them."""
 _PROMPT_FIELDS = frozenset({"prompt", "messages", "tools", "logprobs", "top_logprobs"})
-HIDDEN = "[redacted]"
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClientRequest:
     """One request to completions or chat completions."""
 
     chat: bool
@@ -43,7 +34,7 @@ class Asked:
     tools: list[Json] | None = None
     sampling: Json = field(default_factory=dict)
     logprobs: int | None = None
-    """How many the client asked for; 0: of the chosen tokens only."""
+    """How many the client requested; 0: of the chosen tokens only."""
     rest: Json = field(default_factory=dict)
     """Whatever else the client stated."""
     samples: int = 1
@@ -51,7 +42,7 @@ class Asked:
     echo: bool = False
 
 
-def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> Asked:
+def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> ClientRequest:
     """Read the body of a request.
 
     Args:
@@ -60,16 +51,16 @@ def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> As
         is_secret: Whether a field of that name holds a secret; such values are not kept.
     """
     sampling, rest = split_sampling(
-        {name: value for name, value in body.items() if name not in _PROMPT_FIELDS}, _RENAMED, is_secret
+        {name: value for name, value in body.items() if name not in _PROMPT_FIELDS}, OTHER_NAMES, is_secret
     )
     rest |= {name: body[name] for name in _unread_logprobs(body, chat)}
     samples = sampling.get("n", 1)
-    spoken = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
+    messages = [message for message in listed(body.get("messages")) if isinstance(message, dict)]
     tools = [tool for tool in listed(body.get("tools")) if isinstance(tool, dict)]
-    return Asked(
+    return ClientRequest(
         chat=chat,
-        prompts=((Prompt(),) if spoken else ()) if chat else _prompts(body.get("prompt")),
-        messages=spoken if chat and spoken else None,
+        prompts=((Prompt(),) if messages else ()) if chat else _prompts(body.get("prompt")),
+        messages=messages if chat and messages else None,
         tools=tools or None,
         sampling=sampling,
         logprobs=_logprobs(body, chat),
@@ -77,54 +68,6 @@ def read_request(body: Json, chat: bool, is_secret: Callable[[str], bool]) -> As
         samples=samples,
         echo=bool(body.get("echo")),
     )
-
-
-def split_sampling(
-    stated: Json, renamed: Mapping[str, str], is_secret: Callable[[str], bool]
-) -> tuple[Json, Json]:
-    """Sampling fields, and everything else that was stated; null counts as silence.
-
-    Args:
-        stated: Fields as the client named them.
-        renamed: The client's names of sampling fields that an envelope calls otherwise. Where both names are
-            stated, the client's counts.
-        is_secret: Whether a field of that name holds a secret.
-    """
-    sampling: Json = {}
-    rest: Json = {}
-    for name, value in stated.items():
-        known = renamed.get(name, name)
-        if value is None:
-            continue
-        if known in Sampling.model_fields and _fits(known, value):
-            if known not in sampling or name != known:
-                sampling[known] = value
-        else:
-            rest[name] = without_secrets({name: value}, is_secret)[name]
-    return sampling, rest
-
-
-def unread_sampling(rest: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Sampling fields among what else was stated: their values are none that such a field can have.
-
-    Returns:
-        Field of the envelope's sampling → value as it was stated.
-    """
-    others = {**_RENAMED, **SGLANG_NAMES}
-    named = {others.get(name, name): value for name, value in (rest or {}).items()}
-    return {
-        name: value
-        for name, value in named.items()
-        if name in Sampling.model_fields and not _fits(name, value)
-    }
-
-
-def _fits(name: str, value: Any) -> bool:
-    try:
-        Sampling.model_validate_json(json.dumps({name: exactly_representable(value)}))
-    except ValidationError:
-        return False
-    return True
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
@@ -156,20 +99,8 @@ def _logprobs(body: Json, chat: bool) -> int | None:
 
 def _unread_logprobs(body: Json, chat: bool) -> Iterator[str]:
     """What was stated about log-probabilities and an envelope's `logprobs` does not hold."""
-    asked, top = body.get("logprobs"), body.get("top_logprobs")
-    if asked is not None and not (isinstance(asked, bool) if chat else type(asked) is int and asked >= 0):
+    chosen, top = body.get("logprobs"), body.get("top_logprobs")
+    if chosen is not None and not (isinstance(chosen, bool) if chat else type(chosen) is int and chosen >= 0):
         yield "logprobs"
-    if top is not None and not (chat and asked and type(top) is int and top >= 0):
+    if top is not None and not (chat and chosen and type(top) is int and top >= 0):
         yield "top_logprobs"
-
-
-def without_secrets(value: Any, is_secret: Callable[[str], bool]) -> Any:
-    """The same JSON with what stands under the name of a secret replaced."""
-    if isinstance(value, dict):
-        return {
-            name: HIDDEN if is_secret(name) and isinstance(item, str) else without_secrets(item, is_secret)
-            for name, item in value.items()
-        }
-    if isinstance(value, list):
-        return [without_secrets(item, is_secret) for item in value]
-    return value

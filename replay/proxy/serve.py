@@ -1,4 +1,4 @@
-"""Running the proxy: its port, its signals, what it asks the upstream about itself, and its end."""
+"""Running the proxy: its port, its signals, how the upstream is identified, and its end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import httpx
 import uvicorn
 
 from ...schemas.errors import BadInput
-from .additions import can_be_asked
+from .additions import is_known
 from .call import Upstream
 from .forward import Proxy
 from .recorder import Recorder
 
-ASK_AGAIN_S = 2.0
-"""Pause before an upstream that did not answer is asked again what it is."""
+RETRY_S = 2.0
+"""Pause before an upstream that did not answer is identified again."""
 PATIENCE_S = 10.0
-"""Longest time that listening, or a request to be recorded, waits until the upstream has told what it is."""
+"""Longest time that listening, or a request to be recorded, waits until the upstream is identified."""
 CONNECT_S = 10.0
 IDLE_S = 2.0
 """Unused connections are closed before servers close them (5 s is usual), which would lose a request."""
@@ -31,10 +31,10 @@ GRACE_S = 30
 """Seconds that running requests have to end after the first Ctrl-C; the second ends them at once."""
 SWITCH_S = 0.0005
 """Longest time that the writing thread keeps the interpreter from serving; 5 ms is Python's own."""
-_LOOKS_S = 0.1
-"""How often a wait looks whether it should end."""
+_POLL_S = 0.1
+"""How often a wait checks whether it should end."""
 Identify = Callable[[], Upstream | None]
-"""Asks the upstream what it is; None while it does not answer."""
+"""Identifies the upstream; None while it does not answer."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -65,22 +65,22 @@ def serve(
     upstream: str,
     recorder: Recorder,
     identify: Identify,
-    begins: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the process is told to end (SIGINT, SIGTERM).
+    """Serve until the process gets SIGINT or SIGTERM.
 
-    Nothing is served before the upstream was asked what it is, or took too long to tell: what the first
-    requests are asked for beyond their own fields depends on it. Clients that connect meanwhile wait.
+    Nothing is served before the upstream is identified, or took too long: what is added to the first requests
+    depends on it. Clients that connect meanwhile wait.
 
     Args:
         listener: From `listening_socket`.
         upstream: Its address, without a final slash.
-        recorder: Told what goes by, and what the upstream is.
+        recorder: Gets every request that passes, and what the upstream is.
         identify: Called in a thread of its own, at the start and after the upstream was gone.
-        begins: Called when clients are about to be served.
+        on_start: Called when clients are about to be served.
     """
     sys.setswitchinterval(SWITCH_S)
-    asyncio.run(_serve(listener, upstream, recorder, identify, begins))
+    asyncio.run(_serve(listener, upstream, recorder, identify, on_start))
 
 
 class _Server(uvicorn.Server):
@@ -90,20 +90,24 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._told_to_end)
+            loop.add_signal_handler(number, self._on_signal)
         try:
             yield
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    def _told_to_end(self) -> None:
+    def _on_signal(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
 
 
 async def _serve(
-    listener: socket.socket, upstream: str, recorder: Recorder, identify: Identify, begins: Callable[[], None]
+    listener: socket.socket,
+    upstream: str,
+    recorder: Recorder,
+    identify: Identify,
+    on_start: Callable[[], None],
 ) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S)
     # A generation may take as long as it does; the client decides how long it waits.
@@ -124,78 +128,76 @@ async def _serve(
                 timeout_graceful_shutdown=GRACE_S,
             )
         )
-        asking = asyncio.create_task(known.keep())
+        identifying = asyncio.create_task(known.keep())
         try:
-            with server.capture_signals():  # the first Ctrl-C ends it also while it still asks
+            with server.capture_signals():  # the first Ctrl-C ends it also while it still identifies
                 await known.wait(lambda: server.should_exit)
                 if not server.should_exit:
-                    begins()
+                    on_start()
                     await server.serve(sockets=[listener])
         finally:
-            asking.cancel()
+            identifying.cancel()
 
 
 class _Known:
-    """Keeps known what the upstream is: asks until it answers, and again after it was gone, for it may be
-    another then."""
+    """Keeps the upstream identified: until it answers, and again after it was gone, as it may be a different
+    one then."""
 
     def __init__(self, proxy: Proxy, recorder: Recorder, identify: Identify) -> None:
         self._proxy, self._recorder, self._identify = proxy, recorder, identify
-        self._is_known = self._told_silence = False
-        self._asking: asyncio.Task[None] | None = None
+        self._is_known = self._reported_silence = False
+        self._task: asyncio.Task[None] | None = None
         self._slow = False
-        """The question that runs has been waited for in vain."""
+        """The identification that runs takes too long."""
 
     async def keep(self) -> None:
-        """Ask whenever there is something to ask; never ends."""
+        """Identify the upstream whenever that is needed; never ends."""
         while True:
-            if self._must_ask():
-                await asyncio.wait((self._asked(),))
-            await asyncio.sleep(ASK_AGAIN_S)
+            if self._is_needed():
+                await asyncio.wait((self._current(),))
+            await asyncio.sleep(RETRY_S)
 
     async def wait(self, gives_up: Callable[[], bool] = lambda: False) -> None:
-        """Until the upstream has told what it is, is found not to answer, or takes too long."""
-        if not self._must_ask() or self._slow:
+        """Until the upstream is identified, does not answer, or takes too long."""
+        if not self._is_needed() or self._slow:
             return
-        asking, ends = self._asked(), asyncio.get_running_loop().time() + PATIENCE_S
-        while not asking.done() and not gives_up():
+        current, ends = self._current(), asyncio.get_running_loop().time() + PATIENCE_S
+        while not current.done() and not gives_up():
             left = ends - asyncio.get_running_loop().time()
             if left <= 0:
                 self._slow = True
                 return
-            await asyncio.wait((asking,), timeout=min(left, _LOOKS_S))
+            await asyncio.wait((current,), timeout=min(left, _POLL_S))
 
-    def _must_ask(self) -> bool:
+    def _is_needed(self) -> bool:
         return not self._is_known or self._proxy.was_unreachable
 
-    def _asked(self) -> asyncio.Task[None]:
-        """The question that runs, or a new one."""
-        if self._asking is None or self._asking.done():
+    def _current(self) -> asyncio.Task[None]:
+        """The identification that runs, or a new one."""
+        if self._task is None or self._task.done():
             self._is_known = self._slow = self._proxy.was_unreachable = False
             self._recorder.upstream = Upstream(self._recorder.upstream.url)
-            self._asking = asyncio.create_task(self._ask())
-        return self._asking
+            self._task = asyncio.create_task(self._run())
+        return self._task
 
-    async def _ask(self) -> None:
+    async def _run(self) -> None:
         found = await _in_thread(self._identify)
         if found is not None:
-            self._is_known, self._told_silence = True, False
+            self._is_known, self._reported_silence = True, False
             self._recorder.upstream = found
             self._recorder.say(_describe(found, self._recorder.passive))
-        elif not self._told_silence:
-            self._told_silence = True
-            self._recorder.say(
-                f"{self._recorder.upstream.url} does not answer yet; it is asked again until it does"
-            )
+        elif not self._reported_silence:
+            self._reported_silence = True
+            self._recorder.say(f"{self._recorder.upstream.url} does not answer yet; rip keeps trying")
 
 
 def _describe(found: Upstream, passive: bool) -> str:
     name = " ".join(str(part) for part in (found.engine, found.runtime.get("engine_version")) if part)
     if passive:
         return f"upstream: {name or 'of an unknown kind'}; nothing is added to requests"
-    if can_be_asked(found.engine):
-        return f"upstream: {name}; token ids and log-probabilities are asked for and taken out again"
-    return f"upstream: {name or 'of an unknown kind'}; what to ask it for is not known, so nothing is added"
+    if is_known(found.engine):
+        return f"upstream: {name}; token ids and log-probabilities are requested, and removed from answers"
+    return f"upstream: {name or 'of an unknown kind'}; what to add for it is not known, so nothing is added"
 
 
 async def _in_thread(identify: Identify) -> Upstream | None:

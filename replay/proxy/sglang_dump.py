@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...schemas.errors import BadInput
+from ..wire.sampling_fields import SGLANG_NAMES, split_sampling
 from .additions import Json, listed
 from .answer import Answer, Choice
 from .compose import Circumstances, compose, context_of, iso, stated
 from .plain_pickle import Made, Named, read_pickle
-from .request import SGLANG_NAMES, Asked, Prompt, split_sampling
+from .request import ClientRequest, Prompt
 
 REQUEST_CLASS = "GenerateReqInput"
 _MOST_DEPTH = 60
@@ -24,13 +25,13 @@ _NODES_A_BYTE, _NODES_ANYWAY = 64, 100_000
 """Values that a file may hold, by its size. Shared parts count as often as they occur: a small hostile file
 can mean endless data."""
 _ABOUT_LOGPROBS = ("return_logprob", "top_logprobs_num", "logprob_start_len")
-_NOT_ASKED = frozenset(
+_NOT_KEPT = frozenset(
     {"rid", "text", "input_ids", "sampling_params", "http_worker_ipc", "log_metrics", "received_time"}
     | {"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "external_trace_header"}
     | {"no_logs", "lora_id", "_is_single", "is_single", "batch_size", "parallel_sample_num"}
     | set(_ABOUT_LOGPROBS)
 )
-"""Fields of a request that say nothing about what was asked, or that have a place of their own."""
+"""Fields of a request that are not about its content, or that have a field of their own."""
 _SERVER_ARGS = {
     "tensor_parallel_size": ("tp_size", int),
     "attention_backend": ("attention_backend", str),
@@ -68,7 +69,7 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
         found = found.items or (found.args[0] if found.args else None)  # a deque
     if not isinstance(found, list) or not all(isinstance(item, tuple) and len(item) >= 2 for item in found):
         raise BadInput(
-            f"{where}: a pickle, but not of SGLang requests",
+            f"{where}: a pickle that is not of SGLang requests",
             "give a file that SGLang dumped (--dump-requests-folder, --crash-dump-folder)",
         )
     plain = _Plain(where, _NODES_A_BYTE * len(content) + _NODES_ANYWAY)
@@ -88,12 +89,12 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
 
 
 def from_log_line(line: Json, where: str) -> Exchange | None:
-    """One line of the JSON request log; None for events that say nothing that `request.finished` does not."""
+    """One line of the JSON request log; None for events that add nothing to `request.finished`."""
     if line.get("event") != "request.finished":
         return None
     request, output = line.get("obj"), line.get("out")
     if not isinstance(request, dict):
-        raise BadInput(f"{where}: a request log without the request", "log with --log-requests-level 3")
+        raise BadInput(f"{where}: a request log without requests", "log with --log-requests-level 3")
     if "rid" not in request and isinstance(line.get("rid"), str):
         request = {**request, "rid": line["rid"]}
     return Exchange(where, request, output if isinstance(output, dict) else {}, None, None, {})
@@ -106,14 +107,14 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
         BadInput: It has no prompt that an envelope can hold.
     """
     request, output = exchange.request, exchange.output
-    told = output.get("meta_info")
-    meta: Json = told if isinstance(told, dict) else {}
+    about = output.get("meta_info")
+    meta: Json = about if isinstance(about, dict) else {}
     text, ids = request.get("text"), request.get("input_ids")
     prompt_ids = ids if _are_ids(ids) else _prompt_ids(output, meta)
     if not isinstance(text, str) and not prompt_ids:
         raise BadInput(
-            f"{exchange.where}: it has no prompt, or it was cut off by the log",
-            "log with --log-requests-level 3; requests of several prompts in one are not read",
+            f"{exchange.where}: it has no prompt, or the log cut it off",
+            "log with --log-requests-level 3; requests with several prompts are not supported",
         )
     wanted = request.get("sampling_params")
     sampling, rest = split_sampling(wanted if isinstance(wanted, dict) else {}, SGLANG_NAMES, is_secret)
@@ -121,12 +122,12 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
         {
             name: value
             for name, value in request.items()
-            if name not in _NOT_ASKED and value not in (None, False)
+            if name not in _NOT_KEPT and value not in (None, False)
         },
         {},
         is_secret,
     )
-    asked = Asked(
+    client = ClientRequest(
         chat=False,
         prompts=(Prompt(text=text if isinstance(text, str) else None, token_ids=prompt_ids),),
         sampling=sampling,
@@ -152,7 +153,7 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
         identity=identity,
         runtime={"engine": "sglang", **fits},
     )
-    yield from compose(asked, answer, name if isinstance(name, str) and name else exchange.where, known)
+    yield from compose(client, answer, name if isinstance(name, str) and name else exchange.where, known)
 
 
 def _answer(output: Json, meta: Json) -> Answer:
@@ -180,7 +181,7 @@ def _answer(output: Json, meta: Json) -> Answer:
 
 
 def _prompt_ids(output: Json, meta: Json) -> list[int] | None:
-    """As the output tells them, where it tells all of them."""
+    """As the output has them, where it has all of them."""
     for holder in (output, meta):
         if _are_ids(holder.get("prompt_token_ids")):
             found: list[int] = holder["prompt_token_ids"]

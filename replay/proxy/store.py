@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...schemas.base import exactly_representable
+from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput, OutputFailed
 from .additions import Json
 from .call import Call
@@ -28,7 +29,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordingFiles:
     """The names of a recording's files.
 
     Attributes:
@@ -40,18 +41,18 @@ class Place:
     raw: Path
 
     @classmethod
-    def of(cls, out: Path) -> Place:
-        """The place that `-o` names: a `.jsonl` file, or a folder.
+    def of(cls, out: Path) -> RecordingFiles:
+        """The files that `-o` names: a `.jsonl` file, or a folder.
 
         Raises:
-            OutputFailed: A file that exists already, or a place where nothing can be written.
+            OutputFailed: A file that exists already, or a folder where nothing can be written.
         """
         is_file = out.suffix == ".jsonl"
         folder = out.absolute().parent
         if is_file and out.exists():
             raise OutputFailed(
                 f"{out} exists already",
-                "choose another name, or give a folder: it takes one recording after another",
+                "choose a different name, or give a folder: it takes one recording after another",
             )
         if out.exists() and not out.is_dir():
             raise OutputFailed(f"{out} exists and is not a folder", "give a folder or a new .jsonl file")
@@ -62,7 +63,7 @@ class Place:
         try:
             out.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise OutputFailed(f"{out}: {error.strerror}", "choose another folder") from None
+            raise OutputFailed(f"{out}: {error.strerror}", "choose a different folder") from None
         return cls(out / "requests.jsonl", out / "raw")
 
     def numbered(self, number: int) -> Path:
@@ -92,29 +93,35 @@ class Written:
     bytes: int = 0
 
 
-class Store:
-    """Writes calls in the order they end.
+@dataclass(frozen=True)
+class StoreOptions:
+    """What is kept of a call, and how.
 
-    Args:
-        place: Where.
+    Attributes:
         identity: Hashes of the model, for every envelope.
         is_secret: Whether a field of that name holds a secret.
-        say: Told a sentence when something goes wrong.
-        rotate_bytes: Size beyond which the next file is begun; None: never.
+        rotate_bytes: Size beyond which the next file is started; None: never.
         redact: `text` or `ids`, as `rip envelope create --redact`; None: nothing.
         keep_raw: Keep the bytes of answers.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        identity: Json,
-        is_secret: Callable[[str], bool],
-        say: Callable[[str], None],
-        rotate_bytes: int | None = None,
-        redact: str | None = None,
-        keep_raw: bool = True,
-    ) -> None:
+    identity: Json
+    is_secret: Callable[[str], bool]
+    rotate_bytes: int | None = None
+    redact: str | None = None
+    keep_raw: bool = True
+
+
+class Store:
+    """Writes calls in the order they end.
+
+    Args:
+        files: Where.
+        options: What is kept.
+        report: Called with a sentence when something goes wrong.
+    """
+
+    def __init__(self, files: RecordingFiles, options: StoreOptions, report: Callable[[str], None]) -> None:
         """Create the first file.
 
         Raises:
@@ -123,21 +130,20 @@ class Store:
         self.written = Written()
         self.stopped = False
         """Nothing is recorded any more, because something could not be written."""
-        self._place, self._identity, self._is_secret, self._say = place, identity, is_secret, say
-        self._rotate_bytes, self._redact = rotate_bytes, redact
-        self._keep_raw = keep_raw and redact is None
+        self._files, self._options, self._report = files, options, report
+        self._keep_raw = options.keep_raw and options.redact is None
         self._ids: set[int] = set()
-        self._number = self._run = place.free_number()
+        self._number = self._run = files.free_number()
         self._held = 0
         self._unsynced = False
         self._synced = time.monotonic()
-        self._said_unrecordable = False
+        self._reported_unrecordable = False
         try:
-            self._file = self._created(place.numbered(self._number))
+            self._file = self._created(files.numbered(self._number))
         except OSError as error:
             raise OutputFailed(
-                f"{place.numbered(self._number)} could not be created: {error.strerror}",
-                "choose another place with -o",
+                f"{files.numbered(self._number)} could not be created: {error.strerror}",
+                "choose a different one with -o",
             ) from None
         self._size = 0
         self._waiting: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
@@ -148,7 +154,7 @@ class Store:
     @property
     def path(self) -> Path:
         """The file that is being written."""
-        return self._place.numbered(self._number)
+        return self._files.numbered(self._number)
 
     @property
     def held_bytes(self) -> int:
@@ -163,8 +169,8 @@ class Store:
 
     def keep_document(self, name: str, text: str) -> None:
         """Write a document beside the recording, unless it is there already."""
-        path = self._place.first.with_name(
-            name if self._place.first.name == "requests.jsonl" else f"{self._place.first.stem}.{name}"
+        path = self._files.first.with_name(
+            name if self._files.first.name == "requests.jsonl" else f"{self._files.first.stem}.{name}"
         )
         try:
             with os.fdopen(_open_new(path), "wb") as file:
@@ -172,7 +178,7 @@ class Store:
         except FileExistsError:
             return
         except OSError as error:
-            self._say(f"{path} could not be written: {error.strerror}")
+            self._report(f"{path} could not be written: {error.strerror}")
 
     def close(self) -> None:
         """Write everything that waits, hand it to the disk, and close."""
@@ -202,7 +208,7 @@ class Store:
             if not self.stopped:
                 self.stopped = True
                 why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-                self._say(
+                self._report(
                     f"recording stopped: {self.path}: {why}; what was written before is kept "
                     f"(envelopes: {self.written.envelopes}), requests are still passed on"
                 )
@@ -211,30 +217,34 @@ class Store:
         if self._keep_raw and call.answer_bytes:
             call.raw_name = self._write_raw(call)
         try:
-            envelopes = list(call.envelopes(self._unique, self._identity, self._is_secret))
+            envelopes = list(call.envelopes(self._unique, self._options.identity, self._options.is_secret))
             lines = [
-                json.dumps(exactly_representable(envelope.to_object()), ensure_ascii=False).encode() + b"\n"
-                for envelope in (
-                    made if self._redact is None else made.redacted(keep_token_ids=self._redact == "text")
-                    for made in envelopes
-                )
+                json.dumps(
+                    exactly_representable(self._redacted(envelope).to_object()), ensure_ascii=False
+                ).encode()
+                + b"\n"
+                for envelope in envelopes
             ]
         except (BadInput, UnicodeEncodeError) as error:
             self.written.unrecordable += 1
-            if not self._said_unrecordable:
-                self._said_unrecordable = True
+            if not self._reported_unrecordable:
+                self._reported_unrecordable = True
                 reason = error.message if isinstance(error, BadInput) else "text with half a character"
-                self._say(f"not recorded: {reason} (said once; the summary counts them)")
+                self._report(f"not recorded: {reason} (reported once; the summary counts them)")
             return
-        if self._rotate_bytes is not None and self._size >= self._rotate_bytes:
+        if self._options.rotate_bytes is not None and self._size >= self._options.rotate_bytes:
             self._rotate()
         for envelope, line in zip(envelopes, lines, strict=True):
             self._write_line(line)
             if envelope.expected is not None and envelope.expected.token_ids is None:
-                self.written.without_ids[call.why_plain or "the upstream told none"] += 1
+                self.written.without_ids[call.why_plain or "the upstream returned none"] += 1
         self.written.calls += 1
         if time.monotonic() - self._synced >= SYNC_EVERY_S:
             self._sync()
+
+    def _redacted(self, envelope: Envelope) -> Envelope:
+        redact = self._options.redact
+        return envelope if redact is None else envelope.redacted(keep_token_ids=redact == "text")
 
     def _write_line(self, line: bytes) -> None:
         try:
@@ -253,9 +263,9 @@ class Store:
         self.written.bytes += len(line)
 
     def _write_raw(self, call: Call) -> str:
-        self._place.raw.mkdir(mode=0o700, exist_ok=True)
+        self._files.raw.mkdir(mode=0o700, exist_ok=True)
         ending = "sse" if call.streamed else "body"
-        path = self._place.raw / f"{self._run:0{_DIGITS}}-{call.number:08}.{ending}.gz"
+        path = self._files.raw / f"{self._run:0{_DIGITS}}-{call.number:08}.{ending}.gz"
         packed = call.packed()
         descriptor = _open_new(path)
         try:
@@ -265,7 +275,7 @@ class Store:
             path.unlink(missing_ok=True)
             raise
         self.written.bytes += len(packed)
-        return f"{self._place.raw.name}/{path.name}"
+        return f"{self._files.raw.name}/{path.name}"
 
     def _unique(self, name: str) -> str:
         """The name, or the name with a number behind it that no envelope of this recording has."""

@@ -50,6 +50,11 @@ class PlannedSequence:
         """Tokens that it generates at most, forced ones included."""
         return len(self.golden) if self.golden is not None else int(self.value("max_tokens"))
 
+    @property
+    def seed(self) -> int:
+        """The seed of this sample."""
+        return int(str(self.value("seed"))) + self.seed_offset
+
     def value(self, name: str) -> Any:
         """The sampling value that applies."""
         return self.sampling[name].resolved
@@ -63,7 +68,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Requested:
+class ResolvedRequest:
     """One envelope with what the run needs of it."""
 
     envelope: Envelope
@@ -74,7 +79,7 @@ class Requested:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Neighbours:
     """What runs in every batch without being recorded.
 
     Attributes:
@@ -85,14 +90,14 @@ class Beside:
         context_length: Their prompts leave room in it for every step of the batch.
     """
 
-    requests: Sequence[Requested] = ()
+    requests: Sequence[ResolvedRequest] = ()
     synthetic: int = 0
     vocab_size: int = 1
     context_length: int = 2**31 - 1
 
 
 def plan_batches(
-    requests: Sequence[Requested], repeat: int, batch_size: int, beside: Beside
+    requests: Sequence[ResolvedRequest], repeat: int, batch_size: int, neighbours: Neighbours
 ) -> Iterator[Batch]:
     """Group all samples of all requests into batches.
 
@@ -100,7 +105,7 @@ def plan_batches(
         requests: What is recorded.
         repeat: Times that every sample runs.
         batch_size: Recorded sequences per batch.
-        beside: What runs in every batch without being recorded.
+        neighbours: What runs in every batch without being recorded.
 
     Yields:
         Batches, in the order of the requests.
@@ -137,19 +142,19 @@ def plan_batches(
                 other.sampling,
                 envelope=other.envelope,
             )
-            for other in beside.requests
+            for other in neighbours.requests
             if other.envelope.request_id not in present
         ]
-        if beside.requests and not named:
+        if neighbours.requests and not named:
             raise BadInput(
                 "every neighbour is recorded in the same batch already, so none would run beside it",
                 "give other requests to --neighbours, or a number for synthetic ones",
             )
-        synthetic = [_synthetic_neighbour(chosen, index, beside) for index in range(beside.synthetic)]
+        synthetic = [_synthetic_neighbour(chosen, index, neighbours) for index in range(neighbours.synthetic)]
         yield Batch((*chosen, *named, *synthetic))
 
 
-def _golden_of(request: Requested, sample: int) -> tuple[int, ...] | None:
+def _golden_of(request: ResolvedRequest, sample: int) -> tuple[int, ...] | None:
     if not request.golden:
         return None
     if sample in request.golden:
@@ -162,10 +167,12 @@ def _golden_of(request: Requested, sample: int) -> tuple[int, ...] | None:
     )
 
 
-def _synthetic_neighbour(batch: Sequence[PlannedSequence], index: int, beside: Beside) -> PlannedSequence:
+def _synthetic_neighbour(
+    batch: Sequence[PlannedSequence], index: int, neighbours: Neighbours
+) -> PlannedSequence:
     first = batch[0]
     generator = random.Random(f"{first.request_id}/{index}")  # the same neighbours in every run
-    room = beside.context_length - max(sequence.most_tokens for sequence in batch)
+    room = neighbours.context_length - max(sequence.most_tokens for sequence in batch)
     length = max(1, min(int(len(first.prompt) * generator.uniform(0.5, 1.5)), room))
-    prompt = tuple(generator.randrange(beside.vocab_size) for _ in range(length))
+    prompt = tuple(generator.randrange(neighbours.vocab_size) for _ in range(length))
     return PlannedSequence(NOT_RECORDED, f"neighbour-{index}", 0, prompt, None, first.sampling)

@@ -1,12 +1,13 @@
 """The request contract: which sampling values apply and where each came from, and what a model cannot run.
 
-Whether it is the recorded model at all is asked in identity.py.
+Whether it is the recorded model at all is checked in identity.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -15,8 +16,8 @@ from ...schemas.base import describe_validation_error
 from ...schemas.envelope import Envelope, Expected, Sampling
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.trace import Setting
-from ..engines.base import UNKNOWN_LENGTH
+from ...schemas.trace import Finding, Setting
+from .findings import finding
 
 ENGINE_DEFAULTS: dict[str, Any] = {
     "n": 1,
@@ -51,13 +52,13 @@ INHERITED = {
 """Fields that vLLM's server takes from the model's generation_config.json, and their names there."""
 
 PROGRAMS = frozenset({"structured_outputs", "logits_processors"})
-"""Fields that hold a program or a grammar, which an engine in this process cannot carry out."""
+"""Fields that hold a program or a grammar, which an engine in this process does not support."""
 
 GENERATION_CONFIG = "generation_config"
 """Source of a value that comes from the model's generation_config.json."""
 
-TOLD_BY_SERVER = "told by the server"
-"""Source of a default that the server itself names."""
+REPORTED_BY_SERVER = "told by the server"
+"""Source of a default that the server itself reports."""
 
 ANSWERED_LENGTH = "length of the recorded answer"
 """Source of a limit of tokens that was not stated: that many were answered."""
@@ -66,13 +67,26 @@ ANSWERED_TEXT = "no less than the recorded text can take"
 """Source of a limit of tokens that was not stated, of an answer whose token ids are not known."""
 
 SERVER_DEFAULT = "server default"
-"""Source of a value that is left to the server, which does not tell it."""
+"""Source of a value that is left to the server, which does not report it."""
 
 _UNSEEN_TOKENS = 16
-"""Tokens of an answer that its text may not show: marks of the end, of reasoning, of calls."""
+"""Tokens of an answer that its text may not show: special tokens of the end, of reasoning, of tool calls."""
 
 LEFT_TO_TEXT_SERVERS = ("presence_penalty", "frequency_penalty", "seed")
-"""Fields whose defaults a server that tells only text may have set otherwise, beside those of `INHERITED`."""
+"""Fields whose defaults a server that returns only text may have set differently, beside `INHERITED`."""
+
+
+@contextmanager
+def about_request(request_id: str) -> Iterator[None]:
+    """Refusals inside are about this request: their messages begin with its id.
+
+    Raises:
+        BadInput: Whatever is refused inside.
+    """
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{request_id}: {error.message}", error.fix) from error
 
 
 def resolve_sampling(
@@ -86,49 +100,54 @@ def resolve_sampling(
     Args:
         envelope: The request.
         generation_config: What applies where it is silent, before the engine's default; None: the server has
-            defaults that it does not tell. Then they are left to it, and the value is None.
-        unsupported: Fields that the engine has no word for.
+            defaults that it does not report. Then they are left to it, and the value is None.
+        unsupported: Fields that the engine does not support.
         inherited_from: Where those defaults come from.
 
     Raises:
-        BadInput: The envelope asks for something that this engine cannot do, where silence would change the
-            answer; or the model's generation_config holds a value that cannot apply.
+        BadInput: The envelope states something that this engine does not support, where leaving it out would
+            change the answer; or the model's generation_config holds a value that cannot apply.
     """
-    asked = envelope.sampling
-    for name in sorted(unsupported):
-        value = getattr(asked, name)
-        if value and value != ENGINE_DEFAULTS.get(name):
-            raise BadInput(
-                f"{envelope.request_id}: sampling.{name} cannot be replayed on this engine",
-                "replay on the engine that recorded it, or remove the field to replay without it",
-            )
-    if asked.allowed_token_ids == []:
-        raise BadInput(
-            f"{envelope.request_id}: sampling.allowed_token_ids is empty, so no token may follow",
-            "name the allowed tokens, or remove the field",
-        )
-    for name in ("stop", "bad_words"):
-        if "" in _stated_value(asked, name, []):
-            raise BadInput(
-                f"{envelope.request_id}: sampling.{name} holds an empty string, which every text contains",
-                "remove the empty string",
-            )
+    _check_stated(envelope.sampling, unsupported)
+    length, length_source = _answered_length(envelope)
     resolved: dict[str, Setting] = {}
     for name, default in ENGINE_DEFAULTS.items():
-        value = _stated_value(asked, name, None)
+        value = _stated_value(envelope.sampling, name)
         inherited = (generation_config or {}).get(INHERITED.get(name, ""))
         if value is not None:
             resolved[name] = Setting(requested=value, resolved=value, source="envelope")
-        elif inherited is not None and not (name == "max_tokens" and _answered_length(envelope)[0]):
+        elif name == "max_tokens" and length:
+            resolved[name] = Setting(resolved=length, source=length_source)
+        elif inherited is not None:
             _check_inherited(name, inherited)
             resolved[name] = Setting(resolved=inherited, source=inherited_from)
-        elif name == "max_tokens" and (length := _answered_length(envelope))[0]:
-            resolved[name] = Setting(resolved=length[0], source=length[1])
         elif generation_config is None and name in INHERITED and name != "max_tokens":
             resolved[name] = Setting(source=SERVER_DEFAULT)
         else:
             resolved[name] = Setting(resolved=default, source="engine default")
     return resolved
+
+
+def _check_stated(sampling: Sampling, unsupported: frozenset[str]) -> None:
+    """Refuse stated fields that this engine does not support, and values that contradict themselves."""
+    for name in sorted(unsupported):
+        value = getattr(sampling, name)
+        if value and value != ENGINE_DEFAULTS.get(name):
+            raise BadInput(
+                f"sampling.{name} is not supported by this engine",
+                "replay on the engine that recorded it, or remove the field to replay without it",
+            )
+    if sampling.allowed_token_ids == []:
+        raise BadInput(
+            "sampling.allowed_token_ids is empty, so no token may follow",
+            "name the allowed tokens, or remove the field",
+        )
+    for name in ("stop", "bad_words"):
+        if "" in (_stated_value(sampling, name) or ()):
+            raise BadInput(
+                f"sampling.{name} holds an empty string, which every text contains",
+                "remove the empty string",
+            )
 
 
 def is_repeatable(sampling: Mapping[str, Setting]) -> bool:
@@ -137,7 +156,7 @@ def is_repeatable(sampling: Mapping[str, Setting]) -> bool:
 
 
 def _answered_length(envelope: Envelope) -> tuple[int, str]:
-    """Tokens of the longest recorded answer: where no limit was stated, the server's own let so many come.
+    """Tokens of the longest recorded answer: where no limit was stated, the server allowed that many.
 
     Returns:
         How many, and where that comes from. Of a text whose token ids are not known, as many as it can take:
@@ -158,29 +177,24 @@ def _written(answer: Expected) -> str:
 
 
 def left_to_server(sampling: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The sampling of a request to a server that tells only text: what the envelope leaves out is not sent.
+    """The sampling of a request to a server that returns only text: what the envelope leaves out is not sent.
 
-    A seed above all: one of rip's own would make every sample of a statistic the same.
+    Above all no seed: one of rip's own would make every sample of a statistic the same.
     """
     unsent = [name for name in LEFT_TO_TEXT_SERVERS if sampling[name].source != "envelope"]
     return {**sampling, **dict.fromkeys(unsent, Setting(source=SERVER_DEFAULT))}
 
 
-def silent_defaults(sampling: Mapping[str, Setting]) -> str | None:
-    """Which fields that decide the tokens were silent in the envelope, and what applied; None: none."""
-    telling = ["temperature", "max_tokens"]
+def silent_defaults(sampling: Mapping[str, Setting]) -> Finding | None:
+    """Which fields that decide the tokens the envelope does not state, and what applied; None: none."""
+    deciding = ["temperature", "max_tokens"]
     if sampling["temperature"].resolved != 0:
-        telling[1:1] = ["top_p", "top_k", "min_p", "seed"]
-    applied: dict[str, list[str]] = {}
-    for name in telling:
+        deciding[1:1] = ["top_p", "top_k", "min_p", "seed"]
+    applied: dict[str, dict[str, Any]] = {}
+    for name in deciding:
         if sampling[name].source != "envelope":
-            known = sampling[name].source != SERVER_DEFAULT
-            said_of = f"{name}={sampling[name].resolved}" if known else name
-            applied.setdefault(sampling[name].source, []).append(said_of)
-    if not applied:
-        return None
-    said = (f"{', '.join(values)} ({source})" for source, values in applied.items())
-    return f"the envelope is silent, so these applied: {'; '.join(said)}"
+            applied.setdefault(sampling[name].source, {})[name] = sampling[name].resolved
+    return finding("sampling-defaults", applied=applied) if applied else None
 
 
 def redacted_sampling(envelope: Envelope) -> list[str]:
@@ -189,57 +203,42 @@ def redacted_sampling(envelope: Envelope) -> list[str]:
     return [field for part, _, field in names if part == "sampling"]
 
 
-def check_prompt(
-    request_id: str, prompt: Sequence[int], wanted: int, vocab_size: int, context_length: int
-) -> None:
+def check_prompt(prompt: Sequence[int], wanted: int, vocab_size: int, context_length: int) -> None:
     """Refuse what the model cannot run.
 
     Raises:
         BadInput: Empty prompt, a token id outside the vocabulary, or more tokens than the context holds.
     """
     if not prompt:
-        raise BadInput(
-            f"{request_id}: the prompt has no tokens", "give prompt_token_ids, prompt_text or messages"
-        )
-    check_vocabulary(request_id, "the prompt", prompt, vocab_size)
+        raise BadInput("the prompt has no tokens", "give prompt_token_ids, prompt_text or messages")
+    check_vocabulary("the prompt", prompt, vocab_size)
     if len(prompt) + wanted > context_length:
         raise BadInput(
-            f"{request_id}: {len(prompt)} prompt tokens and {wanted} to generate exceed "
-            f"the context of {context_length}",
+            f"{len(prompt)} prompt tokens and {wanted} to generate exceed the context of {context_length}",
             "shorten the prompt or lower sampling.max_tokens",
         )
 
 
-def misfits(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
-    """What a replay in this process would refuse, as far as envelope and model files tell, in words."""
-    sizes = []
-    for name in ("vocab_size", "context_length"):
-        known = fingerprint.get("model", name)
-        sizes.append(known.value if known is not None and isinstance(known.value, int) else 2**31)
-    wanted = envelope.sampling.max_tokens or 0
+def refusals(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
+    """What a replay in this process would refuse, as far as envelope and model files show."""
+    vocab_size, context_length = (
+        known.value if known is not None and isinstance(known.value, int) else 2**31
+        for known in (fingerprint.get("model", name) for name in ("vocab_size", "context_length"))
+    )
+    prompt, wanted = envelope.prompt_token_ids or (0,), envelope.sampling.max_tokens or 0
     found: list[str] = []
     for check in (
         lambda: resolve_sampling(envelope, {}, PROGRAMS),
-        lambda: check_prompt(
-            envelope.request_id, envelope.prompt_token_ids or (0,), wanted, sizes[0], sizes[1]
-        ),
+        lambda: check_prompt(prompt, wanted, vocab_size, context_length),
     ):
         try:
             check()
         except BadInput as error:
-            found.append(error.message.removeprefix(f"{envelope.request_id}: "))
+            found.append(error.message)
     return found
 
 
-def known_vocabulary(engine_size: int, fingerprint: Fingerprint) -> int | None:
-    """How many token ids there are: as the engine says, else as the model's files do; None: neither does."""
-    if engine_size < UNKNOWN_LENGTH:
-        return engine_size
-    known = fingerprint.get("model", "vocab_size")
-    return known.value if known is not None and isinstance(known.value, int) else None
-
-
-def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_size: int) -> None:
+def check_vocabulary(holder: str, tokens: Sequence[int], vocab_size: int) -> None:
     """Refuse token ids that the model does not have.
 
     Args:
@@ -248,42 +247,39 @@ def check_vocabulary(request_id: str, holder: str, tokens: Sequence[int], vocab_
     Raises:
         BadInput: One of them is outside the vocabulary.
     """
-    worst = max(tokens, default=0)
-    if worst >= vocab_size:
+    largest = max(tokens, default=0)
+    if largest >= vocab_size:
         raise BadInput(
-            f"{request_id}: token id {worst} in {holder} is outside the vocabulary of {vocab_size}",
-            "it was made with another tokenizer: give the model it was recorded with (--model)",
+            f"token id {largest} in {holder} is outside the vocabulary of {vocab_size}",
+            "it comes from a different tokenizer: give the model that it was recorded with (--model)",
         )
 
 
 def check_constraints(
-    request_id: str, sampling: Mapping[str, Setting], vocab_size: int, has_tokenizer: bool, forced: bool
+    sampling: Mapping[str, Setting], vocab_size: int, has_tokenizer: bool, forced: bool
 ) -> None:
     """Refuse, before anything runs, constraints that this model cannot be put under.
 
     Args:
-        forced: Recorded tokens are forced, so that no stop string is looked for.
+        forced: Recorded tokens are forced, so that no stop string is searched for.
 
     Raises:
         BadInput: A token id outside the vocabulary, or text without a tokenizer to compare it with.
     """
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        ids = [int(token) for token in sampling[name].resolved]
-        check_vocabulary(request_id, f"sampling.{name}", ids, vocab_size)
+        check_vocabulary(f"sampling.{name}", [int(token) for token in sampling[name].resolved], vocab_size)
     for name, instead in (("stop", "stop_token_ids"), ("bad_words", "logit_bias")):
         unused = forced and name == "stop"
         if sampling[name].resolved and not has_tokenizer and not unused:
             raise BadInput(
-                f"{request_id}: sampling.{name} needs a tokenizer, and the model folder has none",
+                f"sampling.{name} needs a tokenizer, and the model folder has none",
                 f"add tokenizer.json to the folder, or state {instead} in its place",
             )
 
 
-def _stated_value(asked: Sampling, name: str, silent: Any) -> Any:
-    value = getattr(asked, name)
-    if value is None:
-        return silent
-    return asked.stop_strings() if name == "stop" else value
+def _stated_value(sampling: Sampling, name: str) -> Any:
+    value = getattr(sampling, name)
+    return sampling.stop_strings() if name == "stop" and value is not None else value
 
 
 def _check_inherited(name: str, value: Any) -> None:

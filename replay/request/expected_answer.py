@@ -1,4 +1,4 @@
-"""Whether a recorded answer came again: by its token ids where both sides tell them, else by its text."""
+"""Whether a recorded answer was reproduced: by its token ids where both sides have them, else by its text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _KEEPS_STOP = "include_stop_str_in_output"
 
 
 @dataclass(frozen=True)
-class Came:
+class Generated:
     """What a run generated for one sequence.
 
     Attributes:
         tokens: Generated ids; empty where `has_ids` is false.
-        text: None where the engine tells none and nothing at hand decodes the ids.
-        has_ids: The engine tells token ids, and its text is what the model wrote. Otherwise the text is an
-            answer of the OpenAI API: calls of tools stand in it as rip writes them, reasoning does not.
+        text: None where the engine returns none and nothing at hand decodes the ids.
+        has_ids: The engine returns token ids, and its text is what the model wrote. Otherwise the text is an
+            answer of the OpenAI API: tool calls stand in it as rip writes them, reasoning does not.
     """
 
     tokens: Sequence[int]
@@ -32,19 +32,45 @@ class Came:
     has_ids: bool
 
 
+Obstacle = Literal[
+    "redacted",
+    "only-ids-recorded",
+    "nothing-recorded",
+    "tool-calls",
+    "reasoning",
+    "no-text-here",
+    "limited-here",
+]
+OBSTACLES: dict[Obstacle, str] = {
+    "redacted": "the recorded answer was redacted",
+    "only-ids-recorded": "token ids were recorded and no text, and this engine returns only text",
+    "nothing-recorded": "the recorded answer has neither token ids nor text",
+    "tool-calls": "tool calls were recorded, and this engine returns them as the model wrote them",
+    "reasoning": "reasoning was recorded apart from the text, and this engine does not separate it",
+    "no-text-here": "only text was recorded, and this engine does not return any",
+    "limited-here": "no max_tokens was recorded, and here a limit ended the answer",
+}
+"""Why an answer could not be compared → its sentence."""
+
+
 @dataclass(frozen=True)
 class Compared:
     """How an answer compares with the recorded one.
 
     Attributes:
-        by: What was compared; None: nothing, because nothing was to be expected, or because of `why_not`.
-        mismatch: Step, or character of the recorded text, at which it was left; None: it came again.
-        why_not: Why an answer that should come again could not be compared.
+        by: What was compared; None: nothing, because nothing was expected, or because of `obstacle`.
+        mismatch: First step, or character of the recorded text, that differs; None: it was reproduced.
+        obstacle: Why an answer that should be reproduced could not be compared.
     """
 
     by: Literal["tokens", "text"] | None = None
     mismatch: int | None = None
-    why_not: str | None = None
+    obstacle: Obstacle | None = None
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it could not be compared, for people."""
+        return None if self.obstacle is None else OBSTACLES[self.obstacle]
 
 
 def sample_of(expected: Expected | None, index: int) -> Expected | None:
@@ -55,31 +81,31 @@ def sample_of(expected: Expected | None, index: int) -> Expected | None:
     return others[index - 1] if index <= len(others) else None
 
 
-def compare(plan: PlannedSequence, envelope: Envelope, came: Came) -> Compared:
+def compare(plan: PlannedSequence, envelope: Envelope, generated: Generated) -> Compared:
     """Compare what a free run generated with what was recorded.
 
-    Only what greedy decoding or a stated seed can bring again is expected to come again.
+    Only what greedy decoding or a stated seed reproduces is expected.
     """
     expected = sample_of(envelope.expected, plan.seed_offset)
     if expected is None or not is_repeatable(plan.sampling):
         return Compared()
-    if came.has_ids and expected.token_ids is not None:
-        return Compared("tokens", first_difference(came.tokens, expected.token_ids))
-    why_not = _untold(envelope, expected, came)
-    if why_not is not None:
-        return Compared(why_not=why_not)
-    if not came.has_ids:
-        text, wanted = came.text or "", with_calls(expected.text or "", expected.tool_calls or ())
+    if generated.has_ids and expected.token_ids is not None:
+        return Compared("tokens", first_difference(generated.tokens, expected.token_ids))
+    obstacle = _obstacle(envelope, expected, generated)
+    if obstacle is not None:
+        return Compared(obstacle=obstacle)
+    if not generated.has_ids:
+        text, wanted = generated.text or "", with_calls(expected.text or "", expected.tool_calls or ())
     else:
-        text, wanted = _as_served(came.text or "", plan, envelope), expected.text or ""
+        text, wanted = _as_served(generated.text or "", plan, envelope), expected.text or ""
         text, wanted = text.rstrip(_HALF_CHARACTER), wanted.rstrip(_HALF_CHARACTER)
         if wanted.startswith(" ") and not text.startswith(" "):
             text = f" {text}"  # decoded from the start of the answer, some tokenizers leave it out
     if plan.sampling["max_tokens"].source != "envelope":
         if expected.finish_reason == "length":  # where the server's own limit lay is not known
             text = text[: len(wanted)]
-        if came.reason == "length" and text != wanted and wanted.startswith(text):
-            return Compared(why_not="no max_tokens was recorded, and here a limit ended the answer")
+        if generated.reason == "length" and text != wanted and wanted.startswith(text):
+            return Compared(obstacle="limited-here")
     return Compared("text", first_difference(text, wanted))
 
 
@@ -91,24 +117,22 @@ def first_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _untold(envelope: Envelope, expected: Expected, came: Came) -> str | None:
+def _obstacle(envelope: Envelope, expected: Expected, generated: Generated) -> Obstacle | None:
     """Why the texts cannot be compared; None: they can."""
     if expected.text is None and not expected.tool_calls:
         if any(name.startswith("expected.") for name in envelope.redactions or {}):
-            return "the recorded answer was redacted"
+            return "redacted"
         if expected.token_ids is not None:
-            return "token ids were recorded and no text, and this engine tells only text"
+            return "only-ids-recorded"
         if not expected.reasoning:
-            return "the recorded answer holds neither token ids nor text"
-    if not came.has_ids:
+            return "nothing-recorded"
+    if not generated.has_ids:
         return None
     if expected.tool_calls:
-        return "calls of tools were recorded, which this engine tells in the model's own words"
+        return "tool-calls"
     if expected.reasoning:
-        return "reasoning was recorded apart from the text, which this engine does not tell apart"
-    if came.text is None:
-        return "only text was recorded, and this engine tells none"
-    return None
+        return "reasoning"
+    return "no-text-here" if generated.text is None else None
 
 
 def _as_served(text: str, plan: PlannedSequence, envelope: Envelope) -> str:

@@ -1,4 +1,4 @@
-"""What an earlier trace holds that can be run again: its requests, and the tokens that it generated."""
+"""What an earlier trace holds that a replay can use: its requests, and the tokens that it generated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.envelope import Envelope
-from ...schemas.errors import BadInput
+from ...schemas.envelope import FAILED, Envelope
+from ...schemas.errors import BadInput, first_line
 from ...schemas.trace import HEADER_KEY, TraceHeader
-from ..proxy.compose import FAILED
 from .golden import Golden
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _COLUMNS = ["request_id", "sample", "position", "step", "token_id"]
-_MEND = "give a whole trace that rip replay wrote"
+_FIX = "give a whole trace that rip replay wrote"
 
 
 def requests_from_trace(path: Path) -> list[Envelope]:
@@ -76,12 +75,12 @@ def golden_from_trace(path: Path) -> Golden:
     with _opened(path) as (file, _):
         missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
         if missing:
-            raise BadInput(f"{path}: a trace without its column {missing[0]!r}", _MEND)
+            raise BadInput(f"{path}: a trace without its column {missing[0]!r}", _FIX)
         foreign = [
             name for name in _COLUMNS[1:] if not pa.types.is_integer(file.schema_arrow.field(name).type)
         ]
         if foreign:
-            raise BadInput(f"{path}: a trace whose column {foreign[0]!r} holds no integers", _MEND)
+            raise BadInput(f"{path}: a trace whose column {foreign[0]!r} holds no integers", _FIX)
         table = file.read(columns=_COLUMNS)
         if table.num_rows != file.metadata.num_rows:
             raise pa.ArrowInvalid("rows are missing")
@@ -91,7 +90,7 @@ def golden_from_trace(path: Path) -> Golden:
     for request_id, sample, position, step, token in zip(*columns, strict=True):
         if (request_id, sample, position) in seen:
             raise BadInput(
-                f"{path}: request {request_id!r} sample {sample} holds position {position} twice", _MEND
+                f"{path}: request {request_id!r} sample {sample} holds position {position} twice", _FIX
             )
         seen.add((request_id, sample, position))
         tokens = golden.setdefault((request_id, sample), {})
@@ -99,7 +98,7 @@ def golden_from_trace(path: Path) -> Golden:
             tokens[step] = token
     for (request_id, sample), tokens in golden.items():
         if sorted(tokens) != list(range(len(tokens))) or None in tokens.values():
-            raise BadInput(f"{path}: request {request_id!r} sample {sample} lacks some of its steps", _MEND)
+            raise BadInput(f"{path}: request {request_id!r} sample {sample} lacks some of its steps", _FIX)
     return {key: tuple(tokens[step] for step in sorted(tokens)) for key, tokens in golden.items()}
 
 
@@ -113,10 +112,10 @@ def _opened(path: Path) -> Iterator[tuple[pq.ParquetFile, TraceHeader]]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             text = (file.metadata.metadata or {}).get(HEADER_KEY)
             if text is None:
-                raise BadInput(f"{path}: a Parquet file, but not a rip trace", _MEND)
+                raise BadInput(f"{path}: a Parquet file, but not a rip trace", _FIX)
             yield file, TraceHeader.from_json(text, str(path))
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file", "give a trace that rip replay wrote") from None
     except (OSError, pa.ArrowException, ValueError, IndexError) as error:
-        reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), "damaged")
-        raise BadInput(f"{path}: cannot be read as a trace: {reason}", _MEND) from None
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise BadInput(f"{path}: cannot be read as a trace: {reason}", _FIX) from None

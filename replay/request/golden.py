@@ -1,4 +1,4 @@
-"""Golden tokens: the recorded tokens that a golden mode forces, from an envelope or a trace (recorded.py)."""
+"""Golden tokens: the recorded tokens that a golden mode forces, from an envelope or a trace."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""From text or chat messages to token ids, through the model's own tokenizer and template."""
+"""From text or chat messages to token ids and back, through the model's own tokenizer and template."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...schemas.errors import BadInput
+from ...schemas.errors import BadInput, first_line
 
 
 def tokenize(
@@ -47,15 +47,14 @@ def tokenize(
     return list(tokenizer.encode(rendered, add_special_tokens=not messages))
 
 
-def load_local_tokenizer(path: Path, model_sha256: str) -> Any | None:
-    """The tokenizer of a model folder or GGUF file; None where the folder holds none.
+def texts_of(tokenizer: Any | None, token_ids: Iterable[int]) -> dict[int, str]:
+    """The text of each single token, for display; empty without a tokenizer."""
+    return {} if tokenizer is None else {token: str(tokenizer.decode([token])) for token in token_ids}
 
-    Raises:
-        EngineFailed: It cannot be read.
-    """
-    from ..engines.hf.load import folder_of, load_tokenizer
 
-    return load_tokenizer(folder_of(path, model_sha256))
+def text_of(tokenizer: Any | None, token_ids: Sequence[int]) -> str | None:
+    """Text of generated tokens as servers return it: without special ones, such as that of the end."""
+    return None if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
 
 def _render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
@@ -64,7 +63,6 @@ def _render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str
             tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
         )
     except Exception as error:  # a template is a program; whatever it raises is about the messages
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise BadInput(
-            f"the chat template refuses the messages: {reason}", "check roles and contents"
+            f"the chat template refuses the messages: {first_line(error)}", "check roles and contents"
         ) from error

@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_others(rip: CommandLine, number: str)
         (("--vary", "env.1=:2"), "--vary env.1=:2 (2): not of the form env.NAME=VALUE", "example env."),
         (("--vary", "a=:1", "--require", "numeric"), "--require numeric: no such choice", "token, bitwise"),
         (("--vary", "a=:1", "--capture", "tensors"), "--capture tensors: no such choice", ""),
-        (("--vary", "a=:1", "--capture", "sites"), "shows no sites", ""),
+        (("--vary", "a=:1", "--capture", "sites"), "does not support the capture of sites", ""),
         (
             ("--vary", "batch_size=1:0"),
             "--vary batch_size=1:0 (0): not a whole number",

@@ -149,7 +149,7 @@ def test_answers_without_token_ids_are_counted_with_the_reason(
         code, said = record.end()
     assert code == 0
     assert "1 envelope of 1 request written" in said
-    assert "1 recorded without token ids: with --passive nothing is asked for" in said
+    assert "1 recorded without token ids: --passive does not request them" in said
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from rip.diverge.views.views import open_views
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.golden import Golden
-from rip.replay.run import Options, replay
+from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.reference import Reference
@@ -82,7 +82,7 @@ class Lab:
             re.compile("") if with_sites else None,
             model=self.models[model],
             model_sha256="0" * 64,
-            given={"threads": 1, **given},
+            settings={"threads": 1, **given},
         )
         options = Options()
         if golden is not None:
@@ -93,7 +93,13 @@ class Lab:
         )
         with closing(HfEngine(opening)) as engine:
             lane = Lane(name="default", engine="hf", model=model)
-            replay(self.envelopes[:requests], engine, lane, environment, options, path, lambda *_: None)
+            replay(
+                self.envelopes[:requests],
+                OpenedLane(engine, lane, environment),
+                options,
+                path,
+                lambda *_: None,
+            )
         return path
 
     def reference(self, dtype: str = "float32") -> Path:

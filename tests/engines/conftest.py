@@ -88,7 +88,7 @@ def started_vllm(model: Path, log: Path, **settings: str) -> Any:
     """Start vLLM with taps; the caller waits for it and stops it."""
     given = {**VLLM_SETTINGS, **{name.replace("__", "."): value for name, value in settings.items()}}
     opening = Opening(
-        Runtime(), 20, re.compile(""), model=model, python=str(VLLM_PYTHON), given=given, log=log
+        Runtime(), 20, re.compile(""), model=model, python=str(VLLM_PYTHON), settings=given, log=log
     )
     return start_vllm(opening, resolve_settings(given, CLIENT_SETTINGS))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rip.replay.engines.hf.load import quiet_transformers
+from rip.replay.engines.model_files import quiet_transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit

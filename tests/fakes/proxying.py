@@ -16,7 +16,7 @@ from rip.fingerprint.redact import is_secret
 from rip.replay.proxy.call import Upstream
 from rip.replay.proxy.forward import Proxy
 from rip.replay.proxy.recorder import Recorder
-from rip.replay.proxy.store import Place, Store
+from rip.replay.proxy.store import RecordingFiles, Store, StoreOptions
 from rip.schemas.envelope import Envelope, iter_request_set
 
 
@@ -84,7 +84,7 @@ def recording(
 ) -> Iterator[Recording]:
     """A proxy that records into a folder. `stored`: arguments of `Store`."""
     said: list[str] = []
-    store = Store(Place.of(folder), {}, is_secret, said.append, **stored)
+    store = Store(RecordingFiles.of(folder), StoreOptions({}, is_secret, **stored), said.append)
     runtime = {"engine": engine, "engine_version": "0.32.0"} if engine else {}
     recorder = Recorder(store, Upstream(upstream, engine, runtime), rate, seed, limit, passive, said.append)
     hosted = _Hosted(upstream, recorder)

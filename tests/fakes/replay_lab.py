@@ -11,7 +11,7 @@ from fakes.failing_server import FakeServer, running
 from fakes.toy_model import MODEL, TOY
 from rip.replay.engines.base import Opening
 from rip.replay.engines.registry import engine_class
-from rip.replay.run import Options, Result, replay
+from rip.replay.run import OpenedLane, Options, Result, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.trace import HEADER_KEY, PARTS_SUFFIX, Lane, TraceHeader
@@ -93,16 +93,14 @@ class Lab:
             topk,
             model_name=model_name,
             url=server.url,
-            given=settings,
+            settings=settings,
             mode=chosen.mode,
             **(opening or {}),
         )
         with closing(engine_class(engine)(asked)) as opened:
             self.result = replay(
                 envelopes or [envelope()],
-                opened,
-                Lane(name="default", engine=engine, model=MODEL),
-                environment,
+                OpenedLane(opened, Lane(name="default", engine=engine, model=MODEL), environment),
                 chosen,
                 self.last,
                 lambda *_: None,

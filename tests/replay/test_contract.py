@@ -13,7 +13,7 @@ from rip.replay.request.contract import (
     resolve_sampling,
     silent_defaults,
 )
-from rip.replay.request.findings import Findings
+from rip.replay.request.findings import SENTENCES, Findings, finding, sentence
 from rip.replay.request.identity import (
     check_identity,
     completeness,
@@ -105,7 +105,7 @@ def test_stop_takes_a_string_or_a_list() -> None:
     ],
 )
 def test_what_would_change_the_answer_is_refused(sampling: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInput, match=f"r1: sampling.{field}") as refused:
+    with pytest.raises(BadInput, match=f"sampling.{field}") as refused:
         resolve_sampling(envelope(sampling), {})
     assert refused.value.fix
 
@@ -122,8 +122,13 @@ def test_a_senseless_generation_config_is_named(name: str, value: object) -> Non
 
 def test_silent_defaults_name_value_and_source() -> None:
     sampled = silent_defaults(resolve_sampling(envelope({"seed": 1, "max_tokens": 4}), {"temperature": 0.6}))
-    assert sampled == (
-        "the envelope is silent, so these applied: temperature=0.6 (generation_config); "
+    assert sampled is not None
+    assert sampled.data["applied"] == {
+        "generation_config": {"temperature": 0.6},
+        "engine default": {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
+    }
+    assert sentence(sampled) == (
+        "the envelope does not state these fields, so defaults applied: temperature=0.6 (generation_config); "
         "top_p=1.0, top_k=0, min_p=0.0 (engine default)"
     )
     greedy = resolve_sampling(envelope({"temperature": 0, "max_tokens": 4}), {})
@@ -143,11 +148,11 @@ def test_silent_defaults_name_value_and_source() -> None:
 )
 def test_prompts_that_cannot_run_are_refused(prompt: list[int], wanted: int, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        check_prompt("r1", prompt, wanted, vocab_size=128, context_length=32)
+        check_prompt(prompt, wanted, vocab_size=128, context_length=32)
 
 
 def test_a_prompt_that_just_fits_is_taken() -> None:
-    check_prompt("r1", [127] * 30, 2, vocab_size=128, context_length=32)
+    check_prompt([127] * 30, 2, vocab_size=128, context_length=32)
 
 
 # Identity
@@ -170,12 +175,14 @@ def test_another_model_or_tokenizer_stops_the_replay_or_is_recorded() -> None:
     with pytest.raises(ContractBroken) as broken:
         check_identity(stated, environment(), allow_drift=False)
     assert broken.value.message == (
-        f"r1: recorded with another model ({'d' * 12}…, here {'a' * 12}…), "
-        f"another tokenizer ({'e' * 12}…, here {'b' * 12}…)"
+        f"r1: recorded with a different model ({'d' * 12}…, here {'a' * 12}…), "
+        f"a different tokenizer ({'e' * 12}…, here {'b' * 12}…)"
     )
     assert "--allow-drift" in broken.value.fix
-    [finding] = check_identity(stated, environment(), allow_drift=True)
-    assert finding.startswith("drift allowed: recorded with another model (dddd")
+    [drift] = check_identity(stated, environment(), allow_drift=True)
+    assert drift.kind == "identity-drift"
+    assert drift.data["fields"]["model"] == {"recorded": "d" * 64, "here": MODEL}
+    assert sentence(drift).startswith("drift allowed: recorded with a different model (dddd")
     assert len(identity_differences(stated, environment())) == 2
 
 
@@ -183,16 +190,16 @@ def test_placeholders_state_nothing() -> None:
     published = load_envelope(PUBLISHED)
     assert check_identity(published, environment(), allow_drift=False) == []
     [said] = unstated_identity([published, envelope(model_artifact_sha256=MODEL)])
-    assert "model_artifact_sha256 (1 of 2), tokenizer_sha256, chat_template_sha256" in said
+    assert "model_artifact_sha256 (1 of 2), tokenizer_sha256, chat_template_sha256" in sentence(said)
     assert unstated_identity([]) == []
 
 
 def test_a_hash_that_nobody_could_read_is_said_to_be_unchecked() -> None:
     without = environment(tokenizer={"sha256": unavailable("the folder has no tokenizer", "files")})
     stated = envelope(tokenizer_sha256=TOKENIZER)
-    assert check_identity(stated, without, allow_drift=False) == [
-        "could not be checked: tokenizer_sha256 (the folder has no tokenizer)"
-    ]
+    [unchecked] = check_identity(stated, without, allow_drift=False)
+    assert unchecked.data == {"fields": {"tokenizer_sha256": "the folder has no tokenizer"}}
+    assert sentence(unchecked) == "could not be checked: tokenizer_sha256 (the folder has no tokenizer)"
     assert identity_differences(stated, without) != [], "unread is not equal"
 
 
@@ -208,8 +215,9 @@ def test_a_recorded_runtime_that_differs_is_said() -> None:
         gpu_model="H100",
     )
     said = runtime_difference(runtime, "hf", environment())
+    assert said is not None
     assert (
-        said
+        sentence(said)
         == "recorded with engine=vllm, torch_version=2.12.0, gpu_model=H100; here hf, 2.13.0+cpu, unknown"
     )
 
@@ -232,7 +240,7 @@ def test_runtime_settings_keep_what_was_recorded_beside_what_is_here() -> None:
 def test_completeness_names_what_a_replay_needs() -> None:
     said = " | ".join(completeness(load_envelope(PUBLISHED)))
     assert "model_artifact_sha256, tokenizer_sha256, chat_template_sha256 not stated" in said
-    assert "silent on top_k" in said
+    assert "does not state top_k" in said
     assert "engine_version" in said
     whole = envelope(
         {"temperature": 0, "max_tokens": 3},
@@ -246,7 +254,7 @@ def test_completeness_names_what_a_replay_needs() -> None:
 def test_redaction_of_sampling_is_seen() -> None:
     redacted = envelope({"stop": "END", "temperature": 0}).redacted(keep_token_ids=True)
     assert redacted_sampling(redacted) == ["stop"]
-    assert any("redacted: stop" in finding for finding in completeness(redacted))
+    assert any("redacted: stop" in said for said in completeness(redacted))
 
 
 # Findings
@@ -254,8 +262,29 @@ def test_redaction_of_sampling_is_seen() -> None:
 
 def test_the_same_finding_about_many_requests_is_said_once() -> None:
     findings = Findings()
-    findings.add("about the run")
+    findings.add(finding("prompt-truncated"))
     for name in ("r1", "r2", "r3"):
-        findings.add("silent", name)
-    findings.add("alone", "r2")
-    assert findings.sentences() == ["about the run", "r1 and 2 more: silent", "r2: alone"]
+        findings.add(finding("not-repeatable"), name)
+    findings.add(finding("tokenized-here"), "r2")
+    assert [(one.kind, one.requests) for one in findings.all()] == [
+        ("prompt-truncated", []),
+        ("not-repeatable", ["r1", "r2", "r3"]),
+        ("tokenized-here", ["r2"]),
+    ]
+    assert sentence(findings.all()[1]).startswith("r1 and 2 more: recorded above")
+    assert sentence(findings.all()[2]).startswith("r2: the prompt was")
+
+
+def test_findings_of_one_kind_about_different_things_stay_apart() -> None:
+    findings = Findings()
+    findings.add(finding("prefix-cached", tokens=4), "r1")
+    findings.add(finding("prefix-cached", tokens=9), "r2")
+    assert [one.data for one in findings.all()] == [{"tokens": 4}, {"tokens": 9}]
+
+
+def test_every_kind_of_finding_has_a_sentence_and_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
+    assert all(SENTENCES.values())
+    assert [kind for kind in SENTENCES if f"`{kind}`" not in documented] == []
+    with pytest.raises(AssertionError):
+        finding("no-such-kind")

@@ -14,7 +14,7 @@ from fakes.replay_lab import MESSAGES, PROMPT, TEXT, Lab, envelope, greedy
 from fakes.replaying import planned
 from fakes.toy_model import text_of
 from rip.replay.request.contract import ANSWERED_TEXT
-from rip.replay.request.expected_answer import Came, Compared, compare
+from rip.replay.request.expected_answer import Compared, Generated, compare
 from rip.schemas.envelope import Envelope
 from rip.schemas.trace import Setting
 
@@ -74,10 +74,10 @@ def test_a_server_of_text_keeps_its_own_limit_where_none_was_recorded(lab: Lab) 
 @pytest.mark.parametrize(
     ("engine", "expected", "why"),
     [
-        ("openai", {"token_ids": [1, 2]}, "this engine tells only text"),
+        ("openai", {"token_ids": [1, 2]}, "this engine returns only text"),
         ("vllm", {"finish_reason": "stop"}, "neither token ids nor text"),
         ("vllm", {"text": "a", "reasoning": "hm"}, "reasoning"),
-        ("vllm", {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "calls of tools"),
+        ("vllm", {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "tool calls"),
     ],
 )
 def test_what_cannot_be_compared_is_said_and_is_no_pass(
@@ -104,7 +104,7 @@ def as_text(
     stop = asked.sampling.stop_strings()
     plan = planned(0, PROMPT, stop=stop)
     plan = replace(plan, sampling={**plan.sampling, "max_tokens": limit})
-    return compare(plan, asked, Came([1, 2], text, reason, has_ids=True))
+    return compare(plan, asked, Generated([1, 2], text, reason, has_ids=True))
 
 
 def test_texts_are_compared_as_the_api_would_have_told_them() -> None:

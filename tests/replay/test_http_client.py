@@ -22,7 +22,7 @@ from fakes.servers import endless, serve, serve_raw
 from fakes.toy_model import MODEL, TOY
 from rip.replay.engines.base import Opening
 from rip.replay.engines.http.client import HttpClient, Refused
-from rip.replay.engines.http.started import StartedServer
+from rip.replay.engines.http.started import Launch, StartedServer
 from rip.replay.engines.http.vllm import VllmEngine
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed
@@ -71,14 +71,14 @@ def test_a_stream_may_end_without_its_last_empty_line_or_its_done(end: bytes) ->
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        ((200, {}, b"<html>"), "json", "something that is not JSON"),
-        ((200, {}, b"[" * 100_000), "json", "something that is not JSON"),
-        ((200, STREAM, b'data: {"a"\n\n'), "events", "something that is not JSON"),
+        ((200, {}, b"<html>"), "json", "does not answer with JSON"),
+        ((200, {}, b"[" * 100_000), "json", "does not answer with JSON"),
+        ((200, STREAM, b'data: {"a"\n\n'), "events", "does not answer with JSON"),
         ((200, STREAM, b'data: {"a": 1}\n\ndata: {"a"'), "events", "broke off inside an event"),
         ((200, {"Content-Type": "application/json"}, b"{}"), "events", "application/json where a stream"),
         ((200, {}, b"data: 1\n\n"), "events", "an untyped body where a stream"),
         ((200, LINES, b'{"a": 1}\n{"a"'), "lines", "broke off inside a line"),
-        ((200, LINES, b'{"a": 1}\nnonsense\n'), "lines", "something that is not JSON"),
+        ((200, LINES, b'{"a": 1}\nnonsense\n'), "lines", "does not answer with JSON"),
         ((200, {"Content-Type": "text/html"}, b"<html>"), "lines", "text/html where a stream"),
         ((307, {"Location": "/login"}, b""), "json", "answers 307"),
     ],
@@ -118,7 +118,7 @@ def test_the_servers_own_words_are_told(status: int, body: Any, said: str) -> No
         (403, "--api-key-env"),
         (404, "--url"),
         (429, "lower --set batch_size"),
-        (500, "see whether the server is up"),
+        (500, "check that the server is up"),
         (503, "wait until the server is ready"),
     ],
 )
@@ -130,7 +130,10 @@ def test_an_error_status_says_what_to_do(status: int, fix: str) -> None:
 
 @pytest.mark.parametrize(
     ("after", "words"),
-    [("20", "it asks to wait 20 s"), ("Mon, 30 Nov 2026 11:00:00 GMT", "it asks to wait until Mon, 30 Nov")],
+    [
+        ("20", "the server says to wait 20 s"),
+        ("Mon, 30 Nov 2026 11:00:00 GMT", "the server says to wait until Mon, 30 Nov"),
+    ],
 )
 def test_how_long_a_busy_server_asks_to_wait_is_told(after: str, words: str) -> None:
     with serve({"GET /q": (429, {"Retry-After": after}, b"{}")}) as server:
@@ -189,13 +192,13 @@ def test_a_stream_of_no_events_is_not_kept_in_memory_for_ever(monkeypatch: pytes
     monkeypatch.setattr("rip.replay.engines.http.client.MAX_EVENT_BYTES", 1 << 20)
     with (
         serve_raw(endless(HEAD, b"x" * 65536)) as url,
-        pytest.raises(EngineFailed, match=r"streams no events"),
+        pytest.raises(EngineFailed, match=r"does not stream events"),
     ):
         call(url, "events")
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n"
     with (
         serve_raw(endless(head, b"x" * 65536)) as url,
-        pytest.raises(EngineFailed, match=r"streams no lines"),
+        pytest.raises(EngineFailed, match=r"does not stream lines"),
     ):
         call(url, "lines")
 
@@ -205,7 +208,7 @@ def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     with (
         serve_raw(endless(head, b" " * 65536)) as url,
-        pytest.raises(EngineFailed, match=r"answers without end"),
+        pytest.raises(EngineFailed, match=r"answers without an end"),
     ):
         call(url)
 
@@ -221,9 +224,18 @@ def test_a_server_that_is_not_there_is_named() -> None:
 # Servers as processes
 
 
-def program(tmp_path: Path, text: str, *, port: int = 0, ready_s: float = 30.0) -> StartedServer:
+def program(
+    tmp_path: Path,
+    text: str,
+    *,
+    port: int = 0,
+    ready_s: float = 30.0,
+    say: Callable[[str], None] | None = None,
+) -> StartedServer:
     command = [sys.executable, "-c", text, "{port}"]
-    return StartedServer(command, {"WORD": "deep"}, tmp_path / "server.log", port, "/health", ready_s)
+    return StartedServer(
+        Launch(command, {"WORD": "deep"}, tmp_path / "server.log", port, ready_timeout_s=ready_s, say=say)
+    )
 
 
 def is_running(pid: int) -> bool:
@@ -317,9 +329,8 @@ def test_only_what_tells_an_error_is_shown_of_a_log(line: str, shown: str, tmp_p
 
 
 def test_a_server_that_never_listens_is_given_up_and_ended(tmp_path: Path) -> None:
-    server = program(tmp_path, "import time; time.sleep(600)", ready_s=0.3)
     said: list[str] = []
-    server._say = said.append
+    server = program(tmp_path, "import time; time.sleep(600)", ready_s=0.3, say=said.append)
     with closing(Stopping(server)), pytest.raises(EngineFailed, match=r"not ready within 0.3 s") as raised:
         server.wait_ready()
     assert "--set ready_timeout=SECONDS" in raised.value.fix
@@ -337,12 +348,12 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None
 
 
 def test_a_program_that_cannot_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match=r"is not there") as raised:
-        StartedServer([str(tmp_path / "python")], {}, tmp_path / "log", 0, "/health", 1.0)
+    with pytest.raises(EngineFailed, match=r"does not exist") as raised:
+        StartedServer(Launch([str(tmp_path / "python")], {}, tmp_path / "log"))
     assert "--python" in raised.value.fix
     (tmp_path / "python").write_text("")
     with pytest.raises(EngineFailed, match=r"could not be started: Permission denied"):
-        StartedServer([str(tmp_path / "python")], {}, tmp_path / "log", 0, "/health", 1.0)
+        StartedServer(Launch([str(tmp_path / "python")], {}, tmp_path / "log"))
 
 
 class Stopping:
@@ -380,7 +391,7 @@ def start_vllm(tmp_path: Path) -> Callable[..., VllmEngine]:
                 None if sites is None else re.compile(sites),
                 model=tmp_path / "model",
                 python=str(python),
-                given=settings,
+                settings=settings,
                 log=tmp_path / "server.log",
             )
         )
@@ -443,7 +454,7 @@ def test_a_server_is_started_to_tell_as_many_likely_tokens_as_are_wanted(
             "50",
             "rip",
         )
-    with pytest.raises(BadInput, match="50 likely tokens are wanted") as raised:
+    with pytest.raises(BadInput, match="--topk 50, but the server is started to return at most 30") as raised:
         start_vllm(topk=50, **{"max-logprobs": "30"})
     assert raised.value.fix == "use --topk 30, or --set max-logprobs=50"
 
@@ -459,8 +470,8 @@ def test_a_server_dies_with_rip(tmp_path: Path) -> None:
     inner = """
 import sys, time
 from pathlib import Path
-from rip.replay.engines.http.started import StartedServer
-server = StartedServer([sys.executable, "-c", "import time; time.sleep(600)"], {}, Path("log"), 0, "/", 1.0)
+from rip.replay.engines.http.started import Launch, StartedServer
+server = StartedServer(Launch([sys.executable, "-c", "import time; time.sleep(600)"], {}, Path("log")))
 print(server.pid, flush=True)
 time.sleep(600)
 """

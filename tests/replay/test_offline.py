@@ -19,9 +19,9 @@ from fakes.replaying import batch_of, gather, planned
 from hypothesis import given
 from hypothesis import strategies as some
 from rip.replay.engines.base import Opening
-from rip.replay.engines.offline.engine import OfflineLane
+from rip.replay.engines.offline.engine import OfflineAdapter, OfflineKind
 from rip.replay.engines.offline.output import CheckedOutput
-from rip.replay.engines.offline.protocol import OfflineKind, OfflineSampling
+from rip.replay.engines.offline.protocol import OfflineSampling
 from rip.replay.engines.registry import engine_class
 from rip.replay.request.batches import Batch
 from rip.schemas.envelope import Runtime
@@ -41,12 +41,14 @@ def rip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.fixture
-def opened(tiny_model: Path) -> Callable[..., OfflineLane]:
+def opened(tiny_model: Path) -> Callable[..., OfflineAdapter]:
     """Opens a class of fakes/offline_engines.py on the tiny model."""
 
-    def open_(offline: Any, topk: int = 4, mode: str = "free", **given: Any) -> OfflineLane:
+    def open_(offline: Any, topk: int = 4, mode: str = "free", **given: Any) -> OfflineAdapter:
         kind = OfflineKind("mine", offline)
-        return kind(Opening(Runtime(), topk, model=tiny_model, model_sha256="0" * 64, given=given, mode=mode))  # type: ignore[arg-type]
+        return kind(
+            Opening(Runtime(), topk, model=tiny_model, model_sha256="0" * 64, settings=given, mode=mode)
+        )  # type: ignore[arg-type]
 
     return open_
 
@@ -125,7 +127,7 @@ def test_recorded_tokens_are_forced_and_their_logprobs_told(rip: Rip, tiny_model
     assert header("t.parquet").results[0].reason == "golden"
 
 
-def test_a_batch_is_one_call_with_every_field_stated(opened: Callable[..., OfflineLane]) -> None:
+def test_a_batch_is_one_call_with_every_field_stated(opened: Callable[..., OfflineAdapter]) -> None:
     engine = opened(fakes.PlainEngine, topk=2)
     batch = batch_of(PROMPT, PROMPT[:2], temperature=0.5, top_p=0.9, top_k=-1, seed=3, stop_token_ids=[9])
     found = gather(engine.run(batch, "free", observe=False))
@@ -134,7 +136,7 @@ def test_a_batch_is_one_call_with_every_field_stated(opened: Callable[..., Offli
     assert asked == [OfflineSampling(8, 0.5, 0.9, 0, 3, (9,), True, None, 2)] * 2
 
 
-def test_seeds_choose_the_draws(opened: Callable[..., OfflineLane]) -> None:
+def test_seeds_choose_the_draws(opened: Callable[..., OfflineAdapter]) -> None:
     def tokens(seed: int) -> list[int]:
         engine = opened(fakes.PlainEngine)
         return gather(engine.run(batch_of(PROMPT, temperature=1.0, seed=seed), "free", False))[0].token_ids
@@ -143,20 +145,21 @@ def test_seeds_choose_the_draws(opened: Callable[..., OfflineLane]) -> None:
     assert tokens(5) != tokens(6)
 
 
-def test_an_engine_without_seeds_or_raw_logprobs_says_so(opened: Callable[..., OfflineLane]) -> None:
+def test_an_engine_without_seeds_or_raw_logprobs_says_so(opened: Callable[..., OfflineAdapter]) -> None:
     engine = opened(fakes.ScheduledEngine)
     assert engine.capabilities.modes == ("free",)
     assert engine.capabilities.batch == "concurrent"
     assert any("not the raw ones" in sentence for sentence in engine.not_seen)
     found = gather(engine.run(batch_of(PROMPT, temperature=1.0), "free", False))
     assert found[0].finished is not None
-    assert found[0].finished.findings == ("mine has no seeds: other draws come with every run",)
+    [unseeded] = found[0].finished.findings
+    assert (unseeded.kind, unseeded.data) == ("seed-unsupported", {"engine": "mine"})
     greedy = gather(engine.run(batch_of(PROMPT), "free", False))
     assert greedy[0].finished is not None
     assert greedy[0].finished.findings == ()
 
 
-def test_prompt_logprobs_stand_at_the_positions_before(opened: Callable[..., OfflineLane]) -> None:
+def test_prompt_logprobs_stand_at_the_positions_before(opened: Callable[..., OfflineAdapter]) -> None:
     class Scoring(fakes.WordyEngine):
         fault = ("prompt_top_ids", lambda output: [[1], [2], [3]])
 
@@ -172,7 +175,7 @@ def test_prompt_logprobs_stand_at_the_positions_before(opened: Callable[..., Off
     assert rows.topk[-1] is None
 
 
-def test_it_is_closed_once(opened: Callable[..., OfflineLane]) -> None:
+def test_it_is_closed_once(opened: Callable[..., OfflineAdapter]) -> None:
     engine = opened(fakes.PlainEngine)
     own = engine._engine
     engine.close()
@@ -189,7 +192,7 @@ def test_it_is_closed_once(opened: Callable[..., OfflineLane]) -> None:
         ("no_such_module:Engine", BadInput, "there is no module 'no_such_module'"),
         ("fakes.no_such:Engine", BadInput, "there is no module 'fakes.no_such'"),
         ("fakes.offline_engines:Missing", BadInput, "has no Missing"),
-        ("fakes.offline_engines:a_function", BadInput, "is no class"),
+        ("fakes.offline_engines:a_function", BadInput, "is not a class"),
         ("fakes.offline_engines:NoGenerate", BadInput, "has no method generate"),
         ("fakes.offline_engines:NoCapabilities", BadInput, "no class attribute capabilities"),
         ("fakes.offline-engines:PlainEngine", BadInput, "not of the form module:Class"),
@@ -236,7 +239,7 @@ def test_a_module_in_the_current_folder_is_found_but_never_before_an_installed_o
     ],
 )
 def test_an_engine_that_does_not_open_is_reported(
-    opened: Callable[..., OfflineLane], offline: Any, kind: type[RipError], said: str
+    opened: Callable[..., OfflineAdapter], offline: Any, kind: type[RipError], said: str
 ) -> None:
     with pytest.raises(kind) as caught:
         opened(offline)
@@ -256,37 +259,37 @@ def test_settings_that_do_not_fit_are_refused(pairs: list[str], said: str) -> No
         OfflineKind("mine", fakes.PlainEngine).parse_settings(pairs, starts=True)
 
 
-def test_a_setting_that_the_constructor_lacks_is_refused(opened: Callable[..., OfflineLane]) -> None:
+def test_a_setting_that_the_constructor_lacks_is_refused(opened: Callable[..., OfflineAdapter]) -> None:
     with pytest.raises(BadInput, match="unexpected keyword argument 'speed'"):
         opened(fakes.PlainEngine, speed="9")
 
 
 FAULTS: list[tuple[str, Any, str]] = [
-    ("outputs", [], "gave 0 outputs for 1 prompts"),
-    ("outputs", None, "gave NoneType for 1 prompts"),
+    ("outputs", [], "returned 0 outputs for 1 prompts"),
+    ("outputs", None, "returned NoneType for 1 prompts"),
     ("outputs", [{"token_ids": [1]}], "an output has no token_ids: it is a dict"),
-    ("token_ids", [1.5], "token_ids is no list of token ids"),
-    ("token_ids", None, "token_ids is no list of token ids"),
+    ("token_ids", [1.5], "token_ids is not a list of token ids"),
+    ("token_ids", None, "token_ids is not a list of token ids"),
     ("token_ids", [128], "holds 128, outside the vocabulary of 128"),
-    ("token_ids", [1] * 9, "9 tokens where at most 8 were asked for"),
-    ("finish_reason", 3, "finish_reason is no text"),
+    ("token_ids", [1] * 9, "9 tokens where at most 8 were requested"),
+    ("finish_reason", 3, "finish_reason is not a text"),
     ("logprobs", [-1.0], "logprobs has 1 entries where 8 were expected"),
     ("logprobs", [0.7] * 8, "0.7 is above 0"),
-    ("logprobs", ["x"] * 8, "'x' is no log-probability"),
-    ("logprobs", 3, "logprobs is no list"),
+    ("logprobs", ["x"] * 8, "'x' is not a log-probability"),
+    ("logprobs", 3, "logprobs is not a list"),
     ("top_ids", None, "no top_ids and top_logprobs, though its capabilities promise them"),
     ("top_ids", [[1]] * 7, "top_ids has 7 entries where 8 were expected"),
     ("top_ids", [[1, 1, 2, 3]] * 8, "names a token twice"),
     ("top_ids", [[1, 2, 3]] * 8, "has 4 entries where 3 were expected"),
-    ("top_logprobs", None, "top_logprobs is no list"),
+    ("top_logprobs", None, "top_logprobs is not a list"),
     ("prompt_top_ids", [[1]], "prompt_top_ids has 1 entries where 3 were expected"),
-    ("text", b"x", "text is no text"),
+    ("text", b"x", "text is not a text"),
 ]
 
 
 @pytest.mark.parametrize(("field", "value", "said"), FAULTS)
 def test_an_output_that_breaks_the_protocol_is_an_error_with_a_fix(
-    opened: Callable[..., OfflineLane], field: str, value: Any, said: str
+    opened: Callable[..., OfflineAdapter], field: str, value: Any, said: str
 ) -> None:
     class Faulty(fakes.WordyEngine):
         fault = (field, value)
@@ -297,12 +300,12 @@ def test_an_output_that_breaks_the_protocol_is_an_error_with_a_fix(
     assert "docs/offline-engines.md" in caught.value.fix
 
 
-def test_tokens_that_were_not_forced_are_an_error(opened: Callable[..., OfflineLane]) -> None:
+def test_tokens_that_were_not_forced_are_an_error(opened: Callable[..., OfflineAdapter]) -> None:
     class Willful(fakes.WordyEngine):
         fault = ("token_ids", [5, 6, 8])
 
     batch = Batch((planned(0, PROMPT, golden=[5, 6, 7]),))
-    with pytest.raises(EngineFailed, match="step 2 brought token 8 where 7 was to be forced"):
+    with pytest.raises(EngineFailed, match="step 2 generated token 8 where 7 was to be forced"):
         gather(opened(Willful).run(batch, "golden-decode", False))
 
 
@@ -313,7 +316,7 @@ def test_whatever_it_raises_ends_with_an_error_and_a_fix(rip: Rip, tiny_model: P
         *("-o", "t.parquet"),
     )
     assert done.code == 2
-    assert "failed while it generated for a: IndexError: list index out of range" in done.err
+    assert "failed while generating for a: IndexError: list index out of range" in done.err
     assert "--debug" in done.err
 
 
@@ -357,10 +360,10 @@ def deepinfer(without_deepinfer: None, monkeypatch: pytest.MonkeyPatch) -> Calla
     return lambda: importlib.import_module("deepinfer")
 
 
-def open_deepinfer(model: Path, *settings: str) -> OfflineLane:
+def open_deepinfer(model: Path, *settings: str) -> OfflineAdapter:
     kind = engine_class("deepinfer")
     given = kind.parse_settings(settings, starts=True)
-    lane: OfflineLane = kind(Opening(Runtime(), 4, model=model, model_sha256="0" * 64, given=given))
+    lane: OfflineAdapter = kind(Opening(Runtime(), 4, model=model, model_sha256="0" * 64, settings=given))
     return lane
 
 

@@ -196,7 +196,9 @@ def test_a_server_that_refuses_additions_is_asked_again_without(
     assert tried == [True, False, False], "once, and then it is known"
     assert len([line for line in proxy.said if "refuses" in line]) == 1
     assert kept[0].context is not None
-    assert kept[0].context.notes == ["the upstream refused what was added to the request; sent again without"]
+    assert kept[0].context.notes == [
+        "the upstream refused what was added to the request; it was sent once more without"
+    ]
     assert kept[0].expected is not None
     assert kept[0].expected.token_ids is None
     assert kept[0].expected.text

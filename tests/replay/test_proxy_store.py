@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rip.fingerprint.redact import is_secret
 from rip.replay.proxy.call import Call, Upstream
-from rip.replay.proxy.store import Place, Store
+from rip.replay.proxy.store import RecordingFiles, Store, StoreOptions
 from rip.schemas.envelope import iter_request_set
 from rip.schemas.errors import OutputFailed
 
@@ -39,7 +39,11 @@ def call(number: int, prompt: Any = "a", name: str | None = None, answer: bytes 
 
 
 def store(place: Path, said: list[str] | None = None, **how: Any) -> Store:
-    return Store(Place.of(place), {}, is_secret, (said if said is not None else []).append, **how)
+    return Store(
+        RecordingFiles.of(place),
+        StoreOptions({}, is_secret, **how),
+        (said if said is not None else []).append,
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.expected_answer import Compared, first_difference
 from rip.replay.request.from_trace import golden_from_trace
-from rip.replay.run import Options, Result, replay
+from rip.replay.run import OpenedLane, Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed
 from rip.schemas.fingerprint import Fingerprint, Section, fact
@@ -56,7 +56,7 @@ class Runner:
         out = self.folder / f"{self.count}.parquet"
         chosen = Options(**{"capture": "tokens", **options})
         lane = Lane(name="default", engine="hf", model="tiny")
-        return replay(envelopes, self.engine, lane, ENVIRONMENT, chosen, out, self.progress)
+        return replay(envelopes, OpenedLane(self.engine, lane, ENVIRONMENT), chosen, out, self.progress)
 
     @property
     def last(self) -> Path:
@@ -244,7 +244,7 @@ def test_golden_tokens_outside_the_vocabulary_are_refused(run: Runner) -> None:
         (envelope(logit_bias={"300": 1.0}), "token id 300 in sampling.logit_bias"),
         (envelope(allowed_token_ids=[3, 128]), "token id 128 in sampling.allowed_token_ids"),
         (envelope(stop_token_ids=[128]), "token id 128 in sampling.stop_token_ids"),
-        (envelope(logits_processors=["x"]), "logits_processors cannot be replayed"),
+        (envelope(logits_processors=["x"]), "logits_processors is not supported by this engine"),
         (envelope(stop="END").redacted(keep_token_ids=True), r"sampling\.stop was redacted"),
         (envelope().redacted(keep_token_ids=False), "the prompt was redacted"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rip.replay.engines.http.settings import (
+    CACHE,
     CLIENT_SETTINGS,
     parse_settings,
     resolve_settings,
@@ -12,11 +13,11 @@ from rip.replay.engines.http.settings import (
 )
 from rip.schemas.errors import BadInput
 
-OWN = {"cache": "…"}
+OWN = {"cache": CACHE}
 
 
 def parsed(*pairs: str, starts: bool = True) -> dict[str, object]:
-    return parse_settings(pairs, "vllm", OWN, starts)
+    return parse_settings(pairs, OWN, starts)
 
 
 def test_what_the_client_does_not_know_is_an_argument_of_the_server() -> None:

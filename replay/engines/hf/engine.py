@@ -1,5 +1,5 @@
 """Engine `hf`: transformers and torch in this process. Loading, settings and samplers; the decode loop
-itself is in hf_loop.py.
+itself is in decode_loop.py.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Any
 import torch
 
 from ....schemas.errors import BadInput
-from ....schemas.trace import Mode, Site
+from ....schemas.trace import Finding, Mode, Site
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
+from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
+from ...request.prompt import text_of, texts_of, tokenize
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
 from ...row_summaries.trace_rows import Rows
-from ..base import Capabilities, Finished, Opening
+from ..base import Finished, Opening, refuse_server
+from ..model_files import folder_of, load_tokenizer
 from .decode_loop import BatchRun
 from .forward import model_errors
-from .load import check_attention, folder_of, load_model, load_tokenizer
+from .load import check_attention, load_model
 from .sampling import Sampler, StopRule, UniformDraws
 from .settings import parse_settings, resolve_settings
 
@@ -46,18 +49,14 @@ class HfEngine:
     pid = None
 
     def __init__(self, opening: Opening) -> None:
-        if opening.url is not None or opening.python is not None:
-            raise BadInput(
-                "the engine hf runs in this process: it takes no --url and no --python",
-                "choose the engine that serves there with --engine",
-            )
+        refuse_server("hf", opening)
         if opening.model is None or opening.model_sha256 is None:
             raise BadInput("the engine hf needs a model", "give a folder or a GGUF file with --model")
         folder = folder_of(opening.model, opening.model_sha256)
         self.topk = opening.topk
         self.keep_positions = opening.keep_positions
-        self.findings: list[str] = []
-        self.settings = resolve_settings(opening.given, opening.runtime, _config_dtype(folder))
+        self.findings: list[Finding] = []
+        self.settings = resolve_settings(opening.settings, opening.runtime, _config_dtype(folder))
         self._before = _ProcessState()
         try:
             self._open(folder, opening.sites)
@@ -67,14 +66,14 @@ class HfEngine:
 
     @staticmethod
     def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
-        """Read `key=value` texts (see `hf_settings.parse_settings`)."""
+        """Read `key=value` texts (see `settings.parse_settings`)."""
         return parse_settings(pairs)
 
     @staticmethod
-    def check_start(model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+    def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
         """Refuse an attention implementation that the model does not have (see `base.Engine.check_start`)."""
-        if "attention" in given and isinstance(model, Path):
-            check_attention(model, given["attention"])
+        if "attention" in settings and isinstance(model, Path):
+            check_attention(model, settings["attention"])
 
     def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
         """Load the model under the resolved settings and find its sites."""
@@ -86,7 +85,7 @@ class HfEngine:
         self.device = torch.device(device)
         config = self.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
-        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31 - 1)
+        self.context_length = int(getattr(config, "max_position_embeddings", 0) or UNKNOWN_LENGTH)
         generation = self.model.generation_config
         self.sampling_defaults: dict[str, Any] = generation.to_diff_dict() if generation else {}
         self.sampling_defaults_from = GENERATION_CONFIG
@@ -151,18 +150,14 @@ class HfEngine:
         Raises:
             BadInput: The model folder holds no tokenizer or no template.
         """
-        from ...request.prompt import tokenize
-
         return tokenize(self.tokenizer, text, messages, tools)
 
     def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
         """The texts of single tokens, for display."""
-        if self.tokenizer is None:
-            return {}
-        return {token: str(self.tokenizer.decode([token])) for token in token_ids}
+        return texts_of(self.tokenizer, token_ids)
 
     def has_tokenizer(self) -> bool:
-        """Whether stop strings and bad words can be looked for."""
+        """Whether stop strings and bad words can be searched for."""
         return self.tokenizer is not None
 
     def reset(self) -> None:
@@ -189,7 +184,7 @@ class HfEngine:
 
     def sampler_for(self, sequence: PlannedSequence) -> Sampler:
         """A sampler with the sequence's own stream of draws, or the worker's shared one."""
-        seed = int(str(sequence.value("seed"))) + sequence.seed_offset
+        seed = sequence.seed
         if sequence.value("seed_scope") == "worker":
             self._worker_draws = self._worker_draws or UniformDraws(seed)
             draws = self._worker_draws
@@ -206,10 +201,8 @@ class HfEngine:
         return StopRule(sequence, self._eos, self._whole_text if self.tokenizer is not None else None)
 
     def decode(self, tokens: list[int]) -> str:
-        """Text of generated tokens as servers tell it: without special ones, such as that of the end."""
-        if self.tokenizer is None:
-            return ""
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        """Text of generated tokens; empty without a tokenizer."""
+        return text_of(self.tokenizer, tokens) or ""
 
     def _whole_text(self, tokens: list[int]) -> str:
         """Text of generated tokens, special ones too: a stop string may be one."""

@@ -59,9 +59,6 @@ class Sampler:
         eos: End-of-sequence ids of the model.
         vocab_size: V.
         encode: Text to token ids without special tokens; None without a tokenizer.
-
-    Raises:
-        BadInput: Bad words without a tokenizer.
     """
 
     def __init__(
@@ -173,11 +170,7 @@ def _word_ids(sequence: PlannedSequence, encode: Callable[[str], list[int]] | No
     words: list[str] = sequence.value("bad_words")
     if not words:
         return []
-    if encode is None:
-        raise BadInput(
-            f"{sequence.request_id}: sampling.bad_words needs a tokenizer, and the model folder has none",
-            "add tokenizer.json to the folder, or state logit_bias instead",
-        )
+    assert encode is not None, "refused by check_constraints"
     forms: list[list[int]] = []
     for word in words:
         for text in (word, " " + word.lstrip()):
@@ -195,8 +188,6 @@ class StopRule:
         eos: End-of-sequence ids of the model.
         decode: Token ids to text; None without a tokenizer.
 
-    Raises:
-        BadInput: Stop strings without a tokenizer.
     """
 
     def __init__(
@@ -211,11 +202,6 @@ class StopRule:
         self._too_early = 0
         """Characters that came within the minimum: a stop string among them ends nothing."""
         self._decode = decode
-        if self._strings and decode is None and not self._forced:
-            raise BadInput(
-                f"{sequence.request_id}: sampling.stop needs a tokenizer, and the model folder has none",
-                "add tokenizer.json to the folder, or state stop_token_ids instead",
-            )
 
     def reason(self, generated: Sequence[int]) -> str | None:
         """`stop`, `length`, `golden`, or None while the sequence goes on. Called once after each token."""

@@ -1,6 +1,6 @@
 """One sequence of a running batch: its tokens so far, and its rows that were not handed over yet.
 
-It knows nothing of the model; hf_loop.py fills it.
+It knows nothing of the model; decode_loop.py fills it.
 """
 
 from __future__ import annotations

@@ -1,33 +1,18 @@
-"""Settings of the `hf` engine: what `--set key=value` may say, and what applies where nothing is said."""
+"""Settings of the `hf` engine: what `--set key=value` can state, and what applies where it does not."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ....schemas.envelope import Runtime
-from ....schemas.errors import BadInput, stated_setting
+from ....schemas.errors import BadInput, first_line, stated_setting
 from ....schemas.trace import Setting
+from ..settings import Known
 
-MOST = 10**6
-"""Largest whole number that a setting takes."""
 MOST_THREADS = 1024
 """Far above it torch dies without an error when it starts them."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """One setting: how its text is read, and what it does."""
-
-    kind: Literal["choice", "number", "text"]
-    meaning: str
-    choices: tuple[str, ...] = ()
-    least: int = 0
-    most: int = MOST
-
 
 SETTINGS: dict[str, Known] = {
     "dtype": Known(
@@ -59,25 +44,11 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         known = SETTINGS.get(key)
         if not equals or known is None:
             raise BadInput(
-                "no such setting",
-                f"give KEY=VALUE with one of: {', '.join(SETTINGS)}",
-                stated_setting(pair),
+                "no such setting", f"give KEY=VALUE with one of: {', '.join(SETTINGS)}", stated_setting(pair)
             )
-        if known.kind == "number":
-            if not re.fullmatch(r"[0-9]{1,7}", text) or not known.least <= int(text) <= known.most:
-                raise BadInput(
-                    f"not a whole number from {known.least} to {known.most}",
-                    f"for example {key}={max(known.least, 2)}",
-                    stated_setting(pair),
-                )
-            parsed[key] = int(text)
-            continue
-        if not text or (known.choices and text not in known.choices):
-            fix = f"choose one of: {', '.join(known.choices)}" if known.choices else f"give a {known.meaning}"
-            raise BadInput(f"not a value of {key}", fix, stated_setting(pair))
+        parsed[key] = known.read(key, text)
         if key == "device":
             _check_device(text)
-        parsed[key] = text
     return parsed
 
 
@@ -93,7 +64,7 @@ def resolve_settings(
     """
     import torch
 
-    # What the envelope recorded, and the values of it that this engine can carry out.
+    # What the envelope recorded, and the values of it that this engine supports.
     recorded = {
         "dtype": (runtime.dtype, SETTINGS["dtype"].choices),
         "attention": (runtime.attention_backend, _RECORDED_ATTENTION),
@@ -131,16 +102,18 @@ def _check_device(name: str) -> None:
     """
     import torch
 
-    reason = "it computes nothing"
+    reason = "it does not compute"
     try:
         device = torch.device(name)
     except RuntimeError:
-        reason = "torch knows no such device"
+        reason = "torch does not know this device"
     else:
         try:
             if not torch.zeros(1, device=device).is_meta:
                 return
         except (RuntimeError, AssertionError) as error:  # torch raises both
-            reason = next(iter(str(error).splitlines()), reason)
+            reason = first_line(error)
     seen = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise BadInput(reason, f"torch sees here: {', '.join(seen)}", stated_setting(f"device={name}"))
+    raise BadInput(
+        reason, f"choose one that torch finds here: {', '.join(seen)}", stated_setting(f"device={name}")
+    )

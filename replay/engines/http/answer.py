@@ -1,6 +1,6 @@
 """From what arrives of one answer to rows of a trace: which distribution belongs to which position, and when.
 
-A server tells the distribution that a token was chosen from together with that token. In a trace it stands
+A server returns the distribution that a token was chosen from together with that token. In a trace it stands
 one row earlier, at the position that predicted it.
 """
 
@@ -9,17 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ....schemas.trace import Finding
 from ...request.batches import PlannedSequence
+from ...request.findings import finding
 from ...row_summaries.trace_rows import Rows, TopK
 from ..base import Finished, Timing
 
 HANDED_OVER_ROWS = 64
 HANDED_OVER_S = 1.0
-"""Rows are handed over when so many wait, or the oldest so long: one at a time would be dear."""
+"""Rows are handed over when so many wait, or the oldest so long: one at a time would be slow."""
 BROKEN_OFF = "broken off"
 """The reason of an answer that has no end."""
 
@@ -30,8 +31,8 @@ class Piece:
 
     Attributes:
         token_ids: Generated tokens.
-        topk: For each of them, the distribution that it was chosen from, None where it was not told.
-        text: Generated text; None where the server tells none.
+        topk: For each of them, the distribution that it was chosen from, None where it was not returned.
+        text: Generated text; None where the server returns none.
         timed: It arrived when it was made, so that its time means something; False for an answer at once.
     """
 
@@ -58,8 +59,8 @@ class End:
 
     Attributes:
         reason: As the server calls it.
-        text: The whole text, where it was not told piece by piece.
-        cached_tokens: Prompt tokens that came from a prefix cache; None where it was not told.
+        text: The whole text, where it did not arrive in pieces.
+        cached_tokens: Prompt tokens that came from a prefix cache; None where it was not returned.
         answered_by: `model`, `system_fingerprint`.
         findings: What a reader of the trace should know.
     """
@@ -68,28 +69,10 @@ class End:
     text: str | None = None
     cached_tokens: int | None = None
     answered_by: Mapping[str, str] = field(default_factory=dict)
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 Event = Piece | Scored | End
-
-
-def sorted_topk(
-    ids: Sequence[int], logprobs: Sequence[float], k: int, next_logprob: float | None = None
-) -> TopK:
-    """A distribution as a server tells it, in the order of a trace and cut to K: servers add the chosen token
-    where it is not among the K most likely.
-
-    Args:
-        ids: [n], in any order.
-        logprobs: [n], nats.
-        k: K.
-        next_logprob: Of the token that was chosen from it or forced, nats; None where it was not told.
-    """
-    id_array = np.asarray(ids, dtype=np.int32)
-    values = np.asarray(logprobs, dtype=np.float32)
-    order = np.lexsort((id_array, -values))[:k]
-    return TopK(id_array[order], None, values[order], None, None, next_logprob)
 
 
 class Answer:
@@ -98,14 +81,14 @@ class Answer:
     def __init__(self, plan: PlannedSequence, forced: bool) -> None:
         self.plan = plan
         self._forced = forced
-        self._sent = self._handed_at = time.perf_counter()
+        self._sent = self._taken_at = time.perf_counter()
         self._arrivals: list[float] = []
         self._text: list[str] | None = []
         self._tokens: list[int] = list(plan.prompt)
         self._topk: list[TopK | None] = [None] * max(0, len(plan.prompt) - 1)
-        """Of every token but the last: that one's is told with the next token."""
+        """Of every token but the last: that one's arrives with the next token."""
         self._elapsed: list[float | None] = [None] * len(plan.prompt)
-        self._handed = 0
+        self._taken = 0
         self.end: End | None = None
 
     @property
@@ -114,9 +97,9 @@ class Answer:
         return list(self._tokens)
 
     @property
-    def handed(self) -> int:
-        """The first position whose row was not handed over yet."""
-        return self._handed
+    def taken(self) -> int:
+        """The first position whose row was not taken yet."""
+        return self._taken
 
     @property
     def generated(self) -> list[int]:
@@ -124,7 +107,7 @@ class Answer:
         return self._tokens[len(self.plan.prompt) :]
 
     def add(self, event: Event) -> None:
-        """Take what arrived."""
+        """Add what arrived."""
         now = time.perf_counter() - self._sent
         if isinstance(event, End):
             self.end = event
@@ -149,8 +132,8 @@ class Answer:
 
     def is_due(self) -> bool:
         """Whether rows should be handed over by now."""
-        waiting = len(self._topk) - self._handed
-        late = time.perf_counter() - self._handed_at >= HANDED_OVER_S
+        waiting = len(self._topk) - self._taken
+        late = time.perf_counter() - self._taken_at >= HANDED_OVER_S
         return waiting >= HANDED_OVER_ROWS or (waiting > 0 and late)
 
     def take(self, whole: bool = False, until: int | None = None) -> Rows | None:
@@ -164,10 +147,10 @@ class Answer:
             return None
         end = len(self._tokens) if whole else len(self._topk)
         end = end if until is None else min(end, until)
-        if end <= self._handed:
+        if end <= self._taken:
             return None
-        first, self._handed = self._handed, end
-        self._handed_at = time.perf_counter()
+        first, self._taken = self._taken, end
+        self._taken_at = time.perf_counter()
         topk: list[TopK | None] = self._topk[first:end]
         topk += [None] * (end - first - len(topk))
         return Rows(
@@ -199,7 +182,7 @@ class Answer:
         )
 
     def broken_off(self) -> Finished | None:
-        """What came of an answer that has no end; None where rows keep it, or nothing came."""
+        """What arrived of an answer that has no end; None where rows keep it, or nothing arrived."""
         if self.plan.prompt or not self._text_so_far():
             return None
         self.add(End(BROKEN_OFF))
@@ -208,18 +191,7 @@ class Answer:
     def _text_so_far(self) -> str | None:
         return None if self._text is None else "".join(self._text)
 
-    def _findings(self, end: End) -> tuple[str, ...]:
+    def _findings(self, end: End) -> tuple[Finding, ...]:
         if not end.cached_tokens:
             return end.findings
-        return (*end.findings, f"{end.cached_tokens} prompt tokens came from the server's prefix cache")
-
-
-def lacks_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:
-    """How the tokens that a server gave differ from those that it was to force; None: they are those."""
-    golden = plan.golden or ()
-    for step, (wanted, got) in enumerate(zip(golden, generated, strict=False)):
-        if wanted != got:
-            return f"step {step} brought token {got} where {wanted} was to be forced"
-    if len(generated) != len(golden):
-        return f"{len(generated)} tokens came where {len(golden)} were to be forced"
-    return None
+        return (*end.findings, finding("prefix-cached", tokens=end.cached_tokens))

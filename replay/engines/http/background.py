@@ -1,4 +1,8 @@
-"""An event loop in a thread of its own, for callers that wait in plain functions."""
+"""An event loop in a thread of its own, for callers that wait in plain functions.
+
+anyio's portal does not fit: its cancellation repeats at every await, and what is interrupted still has to
+hand over what it received.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
 
 LAST_S = 5.0
 """Longest time that what was interrupted has to hand over what it has, and to close its connections."""

@@ -1,7 +1,7 @@
 """One asynchronous HTTP client for all server engines: JSON, event streams, and errors for people.
 
-No request is ever repeated silently: a second try would be another execution. What the answers mean is the
-engines' business.
+No request is ever repeated silently: a second try would be a different execution. What the answers mean
+is the engines' business.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from ....schemas.errors import EngineFailed
+from ....schemas.errors import EngineFailed, first_line
 from ...wire.sse import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
 
 MOST_BYTES = 1 << 30
@@ -22,25 +22,30 @@ MOST_BYTES = 1 << 30
 MOST_SAID = 300
 """Characters of a server's own error message that are shown."""
 CONNECT_S = 10.0
-_UP = "see whether the server is up, and its log"
+_UP = "check that the server is up, and its log"
 
 
-SURPRISES = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What reading an answer of another shape than the expected one raises."""
+UNEXPECTED = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What reading an answer of an unexpected form raises."""
 
 
-class Refused(EngineFailed):
+class ServerError(EngineFailed):
+    """The server reported an error; `said` is its own text."""
+
+    said = ""
+
+
+class Refused(ServerError):
     """The server answered with an error status."""
 
     status = 0
 
 
-def surprised(engine: str, error: Exception) -> EngineFailed:
-    """The error for an answer of another shape than the one that the engine's servers give."""
+def unexpected(engine: str, error: Exception) -> EngineFailed:
+    """The error for an answer of a form that the engine's servers do not have."""
     return EngineFailed(
-        f"the server answers with something else than {engine} does: "
-        f"{type(error).__name__}: {str(error)[:MOST_SAID]}",
-        "is --engine what serves there, in a version that docs/engines.md names? --debug shows where",
+        f"the answer does not have the form of {engine}: {type(error).__name__}: {str(error)[:MOST_SAID]}",
+        "check that --engine is what serves there, in a version of docs/engines.md; --debug shows where",
     )
 
 
@@ -62,7 +67,7 @@ class HttpClient:
             headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            trust_env=False,  # a proxy of the environment would be asked for 127.0.0.1 too
+            trust_env=False,  # a proxy of the environment would be used for 127.0.0.1 too
         )
 
     async def close(self) -> None:
@@ -70,7 +75,7 @@ class HttpClient:
         await self._http.aclose()
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
-        """Ask and wait for the whole answer.
+        """Send a request and wait for the whole answer.
 
         Raises:
             EngineFailed: No answer, an error status, or no JSON.
@@ -80,11 +85,11 @@ class HttpClient:
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > MOST_BYTES:
-                    raise EngineFailed(f"{self._place(path)} answers without end", _UP)
+                    raise EngineFailed(f"{self._at(path)} answers without an end", _UP)
         return self._parsed(bytes(content), path)
 
     async def events(self, path: str, body: Any) -> AsyncIterator[Any]:
-        """Ask and hand over the JSON of every event as it arrives, until `[DONE]` or the stream's end.
+        """Send a request and yield the JSON of every event as it arrives, until `[DONE]` or the stream's end.
 
         Raises:
             EngineFailed: No answer, an error status, or a stream that breaks off, stalls or is no stream.
@@ -96,14 +101,14 @@ class HttpClient:
                 try:
                     found = splitter.feed(piece)
                 except EventTooLong:
-                    raise EngineFailed(f"{self._place(path)} streams no events", _UP) from None
+                    raise EngineFailed(f"{self._at(path)} does not stream events", _UP) from None
                 for data in map(data_of, found):
                     if data == b"[DONE]":
                         return
                     if data is not None:
                         yield self._parsed(data, path)
         if data_of(splitter.rest()) not in (None, b"[DONE]"):
-            raise EngineFailed(f"{self._place(path)}: the stream broke off inside an event", _UP)
+            raise EngineFailed(f"{self._at(path)}: the stream broke off inside an event", _UP)
 
     async def lines(self, path: str, body: Any) -> AsyncIterator[Any]:
         """Like `events`, for a stream of JSON lines.
@@ -117,13 +122,13 @@ class HttpClient:
             async for piece in response.aiter_bytes():
                 *whole, pending = (pending + piece).split(b"\n")
                 if len(pending) > MAX_EVENT_BYTES:
-                    raise EngineFailed(f"{self._place(path)} streams no lines", _UP)
+                    raise EngineFailed(f"{self._at(path)} does not stream lines", _UP)
                 for line in whole:
                     if line.strip():
                         yield self._parsed(line, path)
         if pending.strip():
             if not pending.rstrip().endswith(b"}"):
-                raise EngineFailed(f"{self._place(path)}: the stream broke off inside a line", _UP)
+                raise EngineFailed(f"{self._at(path)}: the stream broke off inside a line", _UP)
             yield self._parsed(pending, path)
 
     @asynccontextmanager
@@ -143,26 +148,26 @@ class HttpClient:
             raise self._late(path, error) from None
         except httpx.ConnectError as error:
             raise EngineFailed(
-                f"{self.url} cannot be reached: {_reason(error)}",
+                f"{self.url} cannot be reached: {first_line(error)}",
                 "start the server, or correct the address of --url",
             ) from None
         except httpx.HTTPError as error:
-            raise EngineFailed(f"{self._place(path)}: the connection broke: {_reason(error)}", _UP) from None
+            raise EngineFailed(f"{self._at(path)}: the connection broke: {first_line(error)}", _UP) from None
 
     def _check_kind(self, path: str, response: httpx.Response, wanted: str) -> None:
         kind = response.headers.get("content-type", "")
         if not kind.startswith(wanted):
             raise EngineFailed(
-                f"{self._place(path)} answers with {kind or 'an untyped body'} where a stream was asked for",
+                f"{self._at(path)} answers with {kind or 'an untyped body'} where a stream was requested",
                 "check that --url is the inference server itself",
             )
 
     def _late(self, path: str, error: Exception) -> EngineFailed:
         if isinstance(error, httpx.ConnectTimeout):
-            return EngineFailed(f"{self.url} does not answer a connection", _UP)
+            return EngineFailed(f"{self.url} does not accept a connection", _UP)
         return EngineFailed(
-            f"{self._place(path)}: no whole answer within {self._timeout_s:g} s",
-            "see whether the server is stuck, or allow more with --set timeout=SECONDS",
+            f"{self._at(path)}: no whole answer within {self._timeout_s:g} s",
+            "check whether the server is stuck, or allow more with --set timeout=SECONDS",
         )
 
     def _refusal(self, path: str, response: httpx.Response, content: bytes) -> Refused:
@@ -175,14 +180,16 @@ class HttpClient:
             429: "the server is busy: lower --set batch_size, or try again later",
             503: "wait until the server is ready",
         }
-        fix = fixes.get(status, _UP if status >= 500 else "check the request against what the server takes")
+        fix = fixes.get(
+            status, _UP if status >= 500 else "check the request against what the server supports"
+        )
         if after := response.headers.get("retry-after"):
-            fix += f"; it asks to wait {_wait(after)}"
-        refused = Refused(f"{self._place(path)} answers {status}{f': {said}' if said else ''}", fix)
-        refused.status = status
+            fix += f"; the server says to wait {_wait(after)}"
+        refused = Refused(f"{self._at(path)} answers {status}{f': {said}' if said else ''}", fix)
+        refused.status, refused.said = status, said
         return refused
 
-    def _place(self, path: str) -> str:
+    def _at(self, path: str) -> str:
         return f"{self.url}{path}"
 
     def _parsed(self, content: bytes, path: str) -> Any:
@@ -190,7 +197,7 @@ class HttpClient:
             return json.loads(content)
         except (ValueError, RecursionError):
             raise EngineFailed(
-                f"{self._place(path)} answers with something that is not JSON",
+                f"{self._at(path)} does not answer with JSON",
                 "check that --url is the inference server itself",
             ) from None
 
@@ -206,7 +213,7 @@ async def _some(response: httpx.Response) -> bytes:
 
 
 def _said(content: bytes) -> str:
-    """A server's own words about an error, cut short."""
+    """A server's own text about an error, cut short."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -214,15 +221,11 @@ def _said(content: bytes) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and name in value:
             value = value[name]
-    words = value.get("message") if isinstance(value, dict) else value
-    text = words if isinstance(words, str) else json.dumps(words) if words else ""
+    message = value.get("message") if isinstance(value, dict) else value
+    text = message if isinstance(message, str) else json.dumps(message) if message else ""
     return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
 
 
 def _wait(after: str) -> str:
-    """A Retry-After header in words: seconds, or a date."""
+    """A Retry-After header for people: seconds, or a date."""
     return f"{after} s" if after.isdecimal() else f"until {after[:MOST_SAID]}"
-
-
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,8 +1,8 @@
-"""Engine `openai`: any server that speaks the OpenAI API. It takes and tells text, which is compared.
+"""Engine `openai`: any server that speaks the OpenAI API. It takes and returns text, which is compared.
 
 Messages go to `/v1/chat/completions`, a prompt text to `/v1/completions`. What the envelope does not state is
-not sent, as a server may refuse what it does not know. Its log-probabilities come with the text of tokens,
-without their ids, and are not asked for.
+not sent, as a server may refuse what it does not know. Its log-probabilities have the text of tokens, not
+their ids, and are not requested.
 """
 
 from __future__ import annotations
@@ -14,36 +14,24 @@ from typing import Any
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
+from ...request.findings import finding
 from ...wire.tool_calls import with_calls
+from ..settings import Known
 from .answer import End, Event, Piece
 from .client import Refused
-from .served_model import (
-    COMMON_SAMPLING,
-    TEXT_ENGINE,
-    TEXT_ONLY,
-    answered_by,
-    check_went_well,
-    chosen_model,
-    is_unlimited,
-    served_models,
-    stated,
-    text_request,
-    unended,
-    wanted_model,
-)
+from .completions import Completion
+from .request_fields import COMMON_SAMPLING, RequestFields, is_unlimited
+from .served_model import TEXT_ENGINE, TEXT_ONLY, chosen_model, served_models, text_body, wanted_model
 from .server import ServerEngine
-from .settings import CLIENT_SETTINGS
+from .settings import SERVED_MODEL
 
-SAMPLING = (*COMMON_SAMPLING, "logit_bias")
-"""Fields that are sent where the envelope states them. Not all are OpenAI's, but all are common."""
-
-OURS = frozenset(
+OWN_FIELDS = frozenset(
     {"model", "messages", "prompt", "tools", "stream", "stream_options", "n", "logprobs", "top_logprobs"}
 )
 """Fields of a recorded request that rip states itself, or leaves out."""
 
 UNLISTED = (404, 405, 501)
-"""How a server answers that lists no models."""
+"""Statuses of a server that lists no models."""
 
 
 class OpenAiEngine(ServerEngine):
@@ -51,18 +39,20 @@ class OpenAiEngine(ServerEngine):
 
     name = "openai"
     capabilities = TEXT_ENGINE
-    sampling = SAMPLING
-    own_settings: Mapping[str, str] = {
-        "served_model": "the model that is called, also one that the server does not list",
-        "max_tokens_field": "the name of the limit: max_tokens, or max_completion_tokens for newer models",
+    # Not all of them are OpenAI's, but all are common.
+    fields = RequestFields((*COMMON_SAMPLING, "logit_bias"), left_out={})
+    own_settings: Mapping[str, Known] = {
+        "served_model": SERVED_MODEL,
+        "max_tokens_field": Known(
+            "choice",
+            "the name of the limit; newer models have the second",
+            ("max_tokens", "max_completion_tokens"),
+            default="max_tokens",
+        ),
     }
 
-    def default_settings(self) -> Mapping[str, Any]:
-        """What applies where `--set` says nothing."""
-        return {**CLIENT_SETTINGS, "max_tokens_field": "max_tokens"}
-
     async def connect(self) -> None:
-        """See what is served.
+        """Find out what is served.
 
         Raises:
             EngineFailed, BadInput: It is no such server, or does not serve that model.
@@ -70,13 +60,9 @@ class OpenAiEngine(ServerEngine):
         self._model = await self._served()
         self.not_seen.append(TEXT_ONLY)
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
-        """Send one request (see `server.ServerEngine.answer`)."""
-        return self._generated(plan)
-
     async def _served(self) -> str:
-        forced = self.opening.given.get("served_model")
-        if forced is not None:
+        forced = self.opening.settings.get("served_model")
+        if forced is not None:  # also a model that the server does not list
             return str(forced)
         wanted = wanted_model(self.opening)
         try:
@@ -84,90 +70,78 @@ class OpenAiEngine(ServerEngine):
         except Refused as refusal:
             if refusal.status not in UNLISTED or wanted is None:
                 raise
-            return wanted  # it lists none
+            return wanted
         return chosen_model(wanted, [str(model["id"]) for model in served], first=False)
 
-    async def _generated(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+        """Send one request (see `server.ServerEngine.answer`)."""
         path, body = self._request(plan)
-        so_far = _SoFar()
+        text = _TextCompletion()
         try:
-            async for said in self.client.events(path, body):
-                if came := so_far.take(said):
-                    yield Piece(text=came)
+            async for event in self.client.events(path, body):
+                if piece := text.piece(event):
+                    yield Piece(text=piece)
         except Refused as refusal:
             raise self._about_limit(refusal) from refusal
-        if not so_far.reason:
-            raise unended()
-        yield so_far.end()
+        text.check_ended()
+        yield text.end()
 
     def _request(self, plan: PlannedSequence) -> tuple[str, dict[str, Any]]:
         """Path and body."""
-        envelope = text_request(plan)
+        is_chat, prompt = text_body(plan)
+        recorded = (plan.envelope.request if plan.envelope else None) or {}
         limit = str(self.setting("max_tokens_field"))
-        rest = {name: value for name, value in (envelope.request or {}).items() if name not in OURS}
         body = {
-            **rest,
+            **{name: value for name, value in recorded.items() if name not in OWN_FIELDS},
             "model": self._model,
-            **stated(plan, SAMPLING),
+            **self.fields.stated(plan),
             **({} if is_unlimited(plan) else {limit: plan.most_tokens}),
             "stream": True,
             "stream_options": {"include_usage": True},
+            **prompt,
         }
-        if envelope.messages:
-            tools = {"tools": envelope.tools} if envelope.tools else {}
-            return "/v1/chat/completions", {**body, "messages": envelope.messages, **tools}
-        return "/v1/completions", {**body, "prompt": envelope.prompt_text}
+        return "/v1/chat/completions" if is_chat else "/v1/completions", body
 
     def _about_limit(self, refusal: Refused) -> EngineFailed:
-        """The refusal; of a model that calls the limit otherwise, with what to do."""
-        if self.setting("max_tokens_field") == "max_tokens" and "max_completion_tokens" in refusal.message:
+        """The refusal; of a model that names the limit differently, with how to fix it."""
+        if self.setting("max_tokens_field") == "max_tokens" and "max_completion_tokens" in refusal.said:
             return EngineFailed(refusal.message, "add --set max_tokens_field=max_completion_tokens")
         return refusal
 
 
 @dataclass
-class _SoFar:
-    """What came of one answer."""
+class _TextCompletion(Completion):
+    """An answer of text, with its tool calls."""
 
     text: list[str] = field(default_factory=list)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    reason: str = ""
-    cached: int | None = None
-    thinks: bool = False
-    by: dict[str, str] = field(default_factory=dict)
+    reasons: bool = False
+    """There is reasoning beside the text."""
 
-    def take(self, said: Mapping[str, Any]) -> str:
-        """Take one event → the text that it brings."""
-        check_went_well(said)
-        self.by |= answered_by(said)
-        details = (said.get("usage") or {}).get("prompt_tokens_details") or {}
-        self.cached = details.get("cached_tokens", self.cached)
-        came = ""
-        for choice in said["choices"]:
+    def piece(self, event: Mapping[str, Any]) -> str:
+        """Take one event → its text."""
+        text = ""
+        for choice in self.take(event):
             delta = choice.get("delta") or {}
-            came += choice.get("text") or delta.get("content") or delta.get("refusal") or ""
-            self.thinks = self.thinks or bool(delta.get("reasoning_content") or delta.get("reasoning"))
+            text += choice.get("text") or delta.get("content") or delta.get("refusal") or ""
+            self.reasons = self.reasons or bool(delta.get("reasoning_content") or delta.get("reasoning"))
             for position, call in enumerate(delta.get("tool_calls") or ()):
                 self._take_call(call, position)
-            self.reason = str(choice.get("finish_reason") or self.reason)
-        self.text.append(came)
-        return came
+        self.text.append(text)
+        return text
 
     def end(self) -> End:
         """The whole answer."""
-        remarks = []
-        if "system_fingerprint" not in self.by:
-            remarks.append(
-                "the server tells no system_fingerprint, so that a changed backend cannot be seen: "
-                "judge by several samples (--repeat)"
-            )
-        if self.thinks:
-            remarks.append("its reasoning is not part of the text that is compared")
-        calls = [self.calls[index] for index in sorted(self.calls)]
-        return End(self.reason, with_calls("".join(self.text), calls), self.cached, self.by, tuple(remarks))
+        findings = []
+        if "system_fingerprint" not in self.answered_by:
+            findings.append(finding("no-system-fingerprint"))
+        if self.reasons:
+            findings.append(finding("reasoning-not-compared"))
+        text = with_calls("".join(self.text), [self.calls[index] for index in sorted(self.calls)])
+        return End(self.reason, text, self.cached_tokens, self.answered_by, tuple(findings))
 
     def _take_call(self, call: Mapping[str, Any], position: int) -> None:
-        """A call of a tool comes in pieces: its name first, its arguments bit by bit."""
+        """A tool call comes in pieces: its name first, its arguments bit by bit."""
         whole = self.calls.setdefault(
             int(call.get("index", position)), {"function": {"name": "", "arguments": ""}}
         )

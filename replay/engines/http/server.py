@@ -9,26 +9,30 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
-from ....schemas.trace import Mode, Setting, Site
+from ....schemas.trace import Finding, Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
+from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG
+from ...request.prompt import text_of, texts_of, tokenize
 from ...row_summaries.trace_rows import Rows
-from ..base import UNKNOWN_LENGTH, Capabilities, Finished, Opening
+from ..base import Finished, Opening
+from ..model_files import load_local_tokenizer
+from ..settings import Known
 from .answer import Answer, Event
 from .background import BackgroundLoop
-from .client import SURPRISES, HttpClient, Refused, surprised
-from .sending import send
+from .client import UNEXPECTED, HttpClient, Refused, unexpected
+from .request_fields import RequestFields
+from .sending import Sending
 from .settings import CLIENT_SETTINGS, parse_settings, resolve_settings
 from .started import StartedServer
 
 T = TypeVar("T")
 
 TEXTS_AT_ONCE = 32
-"""Requests for the text of single tokens that are under way together."""
+"""Requests for the text of single tokens that run together."""
 DYING_S = 2.0
 """Seconds from a broken connection to the end of the process that held it, at most: connections go first."""
 
@@ -44,24 +48,26 @@ class ServerEngine(ABC):
         BadInput: A setting or the model's name does not fit.
     """
 
-    name: str
+    name: ClassVar[str]
     """As it is registered."""
     capabilities: Capabilities
-    sampling: tuple[str, ...]
-    """Fields of an envelope's sampling that its requests have a word for, beside `n` and `max_tokens`."""
-    own_settings: Mapping[str, str] = {}
-    """Settings of this engine's requests beside those of all clients: name → what it does."""
+    fields: ClassVar[RequestFields]
+    """The sampling fields that its requests have, beside `n` and `max_tokens`."""
+    own_settings: Mapping[str, Known] = {}
+    """Settings of this engine's requests beside those of all clients."""
 
     def __init__(self, opening: Opening) -> None:
         self.opening = opening
         self.topk = opening.topk
-        self.settings: dict[str, Setting] = resolve_settings(opening.given, self.default_settings())
+        self.settings: dict[str, Setting] = resolve_settings(
+            opening.settings, {**CLIENT_SETTINGS, **self.own_settings}
+        )
         self.vocab_size = self.context_length = UNKNOWN_LENGTH
         self.sampling_defaults: Mapping[str, Any] | None = None
         self.sampling_defaults_from = GENERATION_CONFIG
         self.sites: list[Site] = []
         self.not_seen: list[str] = []
-        self.findings: list[str] = []
+        self.findings: list[Finding] = []
         self.channel = self.row_hash = self.sketch = ""
         self.started: StartedServer | None = None
         self._loop = BackgroundLoop()
@@ -73,7 +79,7 @@ class ServerEngine(ABC):
             self.client = HttpClient(url, opening.api_key, float(self.setting("timeout")))
             if self.started is not None:
                 self.started.wait_ready()
-            self._ask(self.connect())
+            self._wait(self.connect())
         except BaseException:
             self.close()
             raise
@@ -81,24 +87,24 @@ class ServerEngine(ABC):
     @classmethod
     def parse_settings(cls, pairs: Sequence[str], starts: bool) -> dict[str, Any]:
         """Read `key=value` texts (see `settings.parse_settings`)."""
-        return parse_settings(pairs, cls.name, cls.own_settings, starts)
+        return parse_settings(pairs, cls.own_settings, starts)
 
     @classmethod
-    def check_start(cls, model: Path | str | None, python: str | None, given: Mapping[str, Any]) -> None:
+    def check_start(cls, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
         """Refuse what no server can be started with (see `base.Engine.check_start`).
 
         Raises:
             BadInput: This engine is only called by its URL.
         """
         raise BadInput(
-            f"the engine {cls.name} is called by its URL",
+            f"the engine {cls.name} is called by its URL: rip does not start it",
             "give the address of the running server with --url",
         )
 
     @property
     def unsupported_sampling(self) -> frozenset[str]:
-        """Sampling fields that this engine has no word for. A worker's seed is out of a client's reach."""
-        return frozenset(Sampling.model_fields) - {"n", "max_tokens", *self.sampling}
+        """Sampling fields that this engine does not support."""
+        return self.fields.unsupported
 
     @property
     def pid(self) -> int | None:
@@ -109,39 +115,33 @@ class ServerEngine(ABC):
         """The value of a setting that applies."""
         return self.settings[name].resolved
 
-    def default_settings(self) -> Mapping[str, Any]:
-        """What applies where `--set` says nothing."""
-        return CLIENT_SETTINGS
-
     def start(self) -> StartedServer:
         """Start a server from the opening.
 
         Raises:
             BadInput: This engine is only called by its URL.
         """
-        raise BadInput(
-            f"the engine {self.name} is called by its URL",
-            "give the address of the running server with --url",
-        )
+        self.check_start(self.opening.model, self.opening.python, self.opening.settings)
+        raise NotImplementedError(f"{self.name} does not say how it is started")
 
     @abstractmethod
     async def connect(self) -> None:
-        """See what the server is and fill in what it tells.
+        """Find out what the server is and fill in what it reports.
 
         Raises:
-            EngineFailed, BadInput: It is none of this kind, or does not serve that model.
+            EngineFailed, BadInput: It is not of this kind, or does not serve that model.
         """
 
     @abstractmethod
     def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
-        """Send one request and hand over what arrives; the last event is the `End`.
+        """Send one request and yield what arrives; the last event is the `End`.
 
         Raises:
-            EngineFailed: The server fails or gives something else than was asked for.
+            EngineFailed: The server fails, or does not answer what was requested.
         """
 
     async def detokenize(self, token_id: int) -> str | None:
-        """The text of one token, as the server tells it; None where it does not."""
+        """The text of one token, as the server returns it; None where it does not."""
         return None
 
     async def observed(self, answer: Answer) -> Rows | None:
@@ -150,7 +150,7 @@ class ServerEngine(ABC):
         Raises:
             EngineFailed: What was observed cannot be read.
         """
-        raise NotImplementedError(f"{self.name} observes no sites")
+        raise NotImplementedError(f"{self.name} does not observe sites")
 
     async def observed_so_far(self, answer: Answer) -> Rows | None:
         """The next rows of an answer that goes on, as far as they were observed inside the server by now."""
@@ -174,49 +174,56 @@ class ServerEngine(ABC):
         """
         tokenizer = self._local_tokenizer()
         if tokenizer is not None:
-            from ...request.prompt import tokenize
-
             return tokenize(tokenizer, text, messages, tools)
-        return self._ask(self.tokenize_remotely(text, messages, tools))
+        return self._wait(self._tokenized(text, messages, tools))
 
     async def tokenize_remotely(
         self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
     ) -> list[int]:
-        """Token ids of a prompt, as the server makes them.
+        """Token ids by the server's own tokenizer and template.
 
         Raises:
+            EngineFailed: It refuses.
             BadInput: It has no endpoint for that.
         """
         raise BadInput(
-            "the envelope holds no token ids, and the server makes none",
+            "the envelope has no token ids, and the server does not tokenize",
             "name the model's folder with --model",
         )
+
+    async def _tokenized(
+        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
+    ) -> list[int]:
+        try:
+            return await self.tokenize_remotely(text, messages, tools)
+        except EngineFailed as error:
+            raise BadInput(f"the server does not tokenize the prompt: {error.message}", error.fix) from error
 
     def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
         """The texts of single tokens, for display; those that are not known are left out."""
         tokenizer = self._local_tokenizer()
         if tokenizer is not None:
-            return {token: str(tokenizer.decode([token])) for token in token_ids}
-        return self._loop.call(self._texts_told(list(token_ids)))
+            return texts_of(tokenizer, token_ids)
+        return self._loop.call(self._texts_by_server(list(token_ids)))
 
     def text_of(self, token_ids: Sequence[int]) -> str | None:
         """The text of generated tokens, by the model's own files; None where these are not at hand."""
-        tokenizer = self._local_tokenizer()
-        return None if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        return text_of(self._local_tokenizer(), token_ids)
 
     def has_tokenizer(self) -> bool:
-        """True: the server looks for stop strings and bad words itself."""
+        """True: the server searches for stop strings and bad words itself."""
         return True
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
-        """Send all sequences of a batch and hand over rows as they arrive (see `base.Engine.run`).
+        """Send all sequences of a batch and yield rows as they arrive (see `base.Engine.run`).
 
         Neighbours that still run when the last recorded sequence has ended are cancelled.
 
         Raises:
-            EngineFailed: The server fails; what had arrived was handed over before.
+            EngineFailed: The server fails; what had arrived was yielded before.
         """
-        yield from self._loop.iterate(send(self, batch, mode, observe))
+        together = self.setting("arrival") == "together"
+        yield from self._loop.iterate(Sending(self, batch, mode, observe, together).events())
 
     def close(self) -> None:
         """Stop the server that was started, and the connections. May be called twice."""
@@ -227,49 +234,56 @@ class ServerEngine(ABC):
             self.started.stop()
         self._loop.close()
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Run one coroutine that reads what the server says, and wait for it.
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run one coroutine that reads what the server answers, and wait for it.
 
         Raises:
-            EngineFailed: Also where the answer has another shape than the one that is read.
+            EngineFailed: Also where the answer has an unexpected form.
         """
         try:
-            return self._loop.call(question)
-        except SURPRISES as error:
-            raise surprised(self.name, error) from error
+            return self._loop.call(work)
+        except UNEXPECTED as error:
+            raise unexpected(self.name, error) from error
 
     def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
-        """An error that a sequence met, with its request and what a dead server wrote last."""
-        if isinstance(error, SURPRISES):
-            error = surprised(self.name, error)
+        """An error of a sequence, with its request and the last error in the log of a dead server."""
+        if isinstance(error, UNEXPECTED):
+            error = unexpected(self.name, error)
         if not isinstance(error, EngineFailed):
             return error
         message, fix = f"{plan.request_id}: {error.message}", error.fix
         patience_s = 0.0 if isinstance(error, Refused) else DYING_S
         if self.started is not None and (death := self.started.death(patience_s)):
             message, fix = f"{message}; {death}", f"see {self.started.log}"
-        told = EngineFailed(message, fix)
-        told.__cause__ = error
-        return told
+        return caused_by(error, EngineFailed(message, fix))
 
-    async def _texts_told(self, token_ids: list[int]) -> dict[int, str]:
+    async def _texts_by_server(self, token_ids: list[int]) -> dict[int, str]:
         limit = asyncio.Semaphore(TEXTS_AT_ONCE)
 
-        async def ask(token: int) -> tuple[int, str | None]:
+        async def text_of_one(token: int) -> tuple[int, str | None]:
             async with limit:
                 return token, await self.detokenize(token)
 
         try:
-            told = await asyncio.gather(*(ask(token) for token in token_ids))
-        except (EngineFailed, *SURPRISES):  # words are a comfort, not a need
+            texts = await asyncio.gather(*(text_of_one(token) for token in token_ids))
+        except (EngineFailed, *UNEXPECTED):  # texts are for display only
             return {}
-        return {token: text for token, text in told if text is not None}
+        return {token: text for token, text in texts if text is not None}
 
     def _local_tokenizer(self) -> Any | None:
         """The tokenizer of the model's own files, where they are at hand."""
         opening = self.opening
         if self._tokenizer is None and opening.model is not None and opening.model_sha256 is not None:
-            from ...request.prompt import load_local_tokenizer
-
             self._tokenizer = load_local_tokenizer(Path(opening.model), opening.model_sha256)
         return self._tokenizer
+
+
+def caused_by(cause: Exception, error: EngineFailed) -> EngineFailed:
+    """The error, with its cause for --debug."""
+    error.__cause__ = cause
+    return error
+
+
+def text_or_none(value: Any) -> str | None:
+    """A text as a server returns it, else None."""
+    return value if isinstance(value, str) else None

@@ -1,7 +1,4 @@
-"""A server that rip starts: its process, its port, its log, whether it is ready, and its clean end.
-
-It knows processes, not engines.
-"""
+"""A server that rip starts: its process, its port, its log, whether it is ready, and its clean end."""
 
 from __future__ import annotations
 
@@ -14,11 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.trace import Setting
+from ..base import Opening
 
 POLL_S = 0.2
 STOP_S = 6.0
@@ -31,55 +31,81 @@ _LEVEL_WITHIN = 60
 """Characters at the beginning of a log line among which its level stands."""
 
 
-class StartedServer:
-    """One server process with all its children, on a port of 127.0.0.1.
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started.
 
-    Args:
+    Attributes:
         command: Program and arguments; `{port}` in them is replaced.
         environment: Variables beside those of this process.
         log: Where its output goes; an earlier one is overwritten.
         port: The port; 0: a free one.
-        ready_path: A path that answers 200 when requests are taken.
+        ready_path: A path that answers 200 when requests are accepted.
         ready_timeout_s: Seconds until a server that is not ready is given up.
-        say: Told what is being waited for.
+        say: Called with what is being waited for.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    port: int = 0
+    ready_path: str = "/health"
+    ready_timeout_s: float = 900.0
+    say: Callable[[str], None] | None = None
+
+
+def launch(
+    command: Sequence[str], opening: Opening, settings: Mapping[str, Setting], environment: Mapping[str, str]
+) -> Launch:
+    """How a server is started that says at `/health` that it is ready.
+
+    Args:
+        command: Program and arguments; `{port}` in them is replaced.
+        opening: Its log.
+        settings: Resolved ones, with port and patience.
+        environment: Variables beside those of this process.
+    """
+    return Launch(
+        command,
+        environment,
+        opening.log or Path("server.log"),
+        int(settings["port"].resolved),
+        "/health",
+        float(settings["ready_timeout"].resolved),
+        opening.say,
+    )
+
+
+class StartedServer:
+    """One server process with all its children, on a port of 127.0.0.1.
 
     Raises:
         EngineFailed: It cannot be started, or the port is in use.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        port: int,
-        ready_path: str,
-        ready_timeout_s: float,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
-        self.log = log
-        self._ready_path, self._ready_timeout_s, self._say = ready_path, ready_timeout_s, say
-        number = _free_port() if port == 0 else _unused(port)
-        self.url = f"http://127.0.0.1:{number}"
-        words = [word.replace("{port}", str(number)) for word in command]
+    def __init__(self, launch: Launch) -> None:
+        self.log, self._launch = launch.log, launch
+        port = _free_port() if launch.port == 0 else _unused(launch.port)
+        self.url = f"http://127.0.0.1:{port}"
+        command = [part.replace("{port}", str(port)) for part in launch.command]
         try:
-            with open(log, "wb", opener=_private) as output:
+            with open(launch.log, "wb", opener=_private) as output:
                 self._process = subprocess.Popen(
-                    words,
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **environment},
+                    env={**os.environ, **launch.environment},
                     start_new_session=True,  # so that its children can be ended with it
                     preexec_fn=end_with_parent(),
                 )
         except FileNotFoundError:
             raise EngineFailed(
-                f"{words[0]} is not there", "name the engine's own interpreter with --python"
+                f"{command[0]} does not exist", "name the engine's own interpreter with --python"
             ) from None
         except OSError as error:
             raise EngineFailed(
-                f"{words[0]} could not be started: {error.strerror or error}",
+                f"{command[0]} could not be started: {error.strerror or error}",
                 "check the file and its permissions",
             ) from None
 
@@ -89,29 +115,29 @@ class StartedServer:
         return self._process.pid
 
     def wait_ready(self) -> None:
-        """Wait until requests are taken.
+        """Wait until requests are accepted.
 
         Raises:
             EngineFailed: It ended, or was not ready in time.
         """
-        begun = time.monotonic()
+        started, launch = time.monotonic(), self._launch
         with httpx.Client(trust_env=False, timeout=5.0) as http:
             while True:
                 if death := self.death():
                     raise EngineFailed(f"the server could not be started: {death}", f"see {self.log}")
                 try:
-                    if http.get(self.url + self._ready_path).status_code == httpx.codes.OK:
+                    if http.get(self.url + launch.ready_path).status_code == httpx.codes.OK:
                         return
                 except httpx.HTTPError:
                     pass  # not listening yet
-                waited = time.monotonic() - begun
-                if waited > self._ready_timeout_s:
+                waited = time.monotonic() - started
+                if waited > launch.ready_timeout_s:
                     raise EngineFailed(
-                        f"the server was not ready within {self._ready_timeout_s:g} s",
+                        f"the server was not ready within {launch.ready_timeout_s:g} s",
                         f"see {self.log}, or allow more with --set ready_timeout=SECONDS",
                     )
-                if self._say is not None:
-                    self._say(f"starting the server · {waited:.0f} s")
+                if launch.say is not None:
+                    launch.say(f"starting the server · {waited:.0f} s")
                 time.sleep(POLL_S)
 
     def death(self, within_s: float = 0.0) -> str | None:
@@ -121,13 +147,13 @@ class StartedServer:
         except subprocess.TimeoutExpired:
             return None
         how = f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code}"
-        said = _last_error(self.log)
-        return f"{how}: {said}" if said else how
+        error = _last_error(self.log)
+        return f"{how}: {error}" if error else how
 
     def stop(self) -> None:
         """End it and its children. May be called twice."""
-        if self._say is not None and self.death() is None:
-            self._say("stopping the server")
+        if self._launch.say is not None and self.death() is None:
+            self._launch.say("stopping the server")
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             if not self._signal(number):
                 break
@@ -139,7 +165,7 @@ class StartedServer:
         self._process.wait()
 
     def _signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the whole group; False where nobody is left in it."""
+        """Send a signal to the whole group; False where no process is left in it."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -180,7 +206,7 @@ def end_with_parent() -> Callable[[], None] | None:
 
 
 def _last_error(log: Path) -> str:
-    """The last line of a log that tells an error; empty where none does."""
+    """The last line of a log that names an error; empty where none does."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_END))
@@ -188,12 +214,12 @@ def _last_error(log: Path) -> str:
     except OSError:
         return ""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
-    for tells in (_names_error, _has_error_level, _begins_error):
-        if telling := [at for at, line in enumerate(plain) if not _is_harmless(line) and tells(line)]:
-            said = plain[telling[-1]]
-            if _PYDANTIC.search(said):  # what was wrong stands on its next line
-                said = " ".join(plain[telling[-1] : telling[-1] + 2])
-            return said[:300]
+    for is_error in (_names_error, _has_error_level, _begins_error):
+        if errors := [at for at, line in enumerate(plain) if not _is_harmless(line) and is_error(line)]:
+            last = plain[errors[-1]]
+            if _PYDANTIC.search(last):  # what was wrong stands on its next line
+                last = " ".join(plain[errors[-1] : errors[-1] + 2])
+            return last[:300]
     return ""
 
 
@@ -218,5 +244,5 @@ def _names_error(line: str) -> bool:
 
 
 def _begins_error(line: str) -> bool:
-    """`error: …`, as argument parsers and programs in C say it."""
+    """`error: …`, as argument parsers and programs in C write it."""
     return re.search(r"\b(error|fatal)\b:", line, re.IGNORECASE) is not None

@@ -1,7 +1,7 @@
-"""Engine `tgi`: a server of Text Generation Inference by its URL. It takes text and tells token ids.
+"""Engine `tgi`: a server of Text Generation Inference by its URL. It takes text and returns token ids.
 
-So that a trace claims no prompt token that the server did not read, its own `/tokenize` is asked what the
-text becomes: unless these are the prompt's ids, nothing is generated.
+So that a trace claims no prompt token that the server did not read, its own `/tokenize` shows what the text
+becomes: unless these are the prompt's ids, nothing is generated.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
+from ...request.capabilities import Capabilities
 from ...row_summaries.trace_rows import TopK
-from ..base import Capabilities
-from .answer import End, Event, Piece, sorted_topk
-from .served_model import check_went_well, recognised, text_request, unended
+from ..topk import sorted_topk
+from .answer import End, Event, Piece
+from .completions import check_no_error, unended
+from .request_fields import RequestFields
+from .served_model import chat_body, check_kind, text_request
 from .server import ServerEngine
 
-SAMPLING = ("top_p", "top_k", "frequency_penalty", "repetition_penalty", "seed", "stop")
-"""Fields of an envelope that TGI calls as it does; `temperature` is its own matter."""
-NO_LIMIT: Mapping[str, Any] = {
+LEFT_OUT: Mapping[str, Any] = {
     "top_p": 1,
     "top_k": 0,
     "repetition_penalty": 1,
     "frequency_penalty": 0,
     "stop": [],
 }
-"""Values that TGI does not take, or that say nothing, because leaving the field out says them."""
+"""Values that TGI refuses, or that mean the same as leaving the field out."""
 
 MOST_TOP_TOKENS = 5
 """What its launcher allows unless --max-top-n-tokens says more."""
@@ -38,63 +39,49 @@ class TgiEngine(ServerEngine):
 
     name = "tgi"
     capabilities = Capabilities(
-        modes=("free",),
-        sites=False,
-        logits_hash=False,
-        seed=True,
-        most_topk=MOST_TOP_TOKENS,
-        logprobs="processed",
-        batch="concurrent",
-        starts=False,
+        most_topk=MOST_TOP_TOKENS, logprobs="processed", batch="concurrent", starts=False
     )
-    sampling = ("temperature", *SAMPLING)
+    fields = RequestFields(
+        ("top_p", "top_k", "frequency_penalty", "repetition_penalty", "seed", "stop"),
+        left_out=LEFT_OUT,
+        special=("temperature",),
+    )
 
     async def connect(self) -> None:
-        """See what is served.
+        """Find out what is served.
 
         Raises:
             EngineFailed: No TGI server.
         """
-        info = await recognised(self.client, "TGI", {"/info": ("model_id",)})
+        info = await check_kind(self.client, "TGI", {"/info": ("model_id",)})
         names = {"model": "model_id", "model_sha": "model_sha", "version": "version", "commit": "sha"}
-        self._by = {name: str(info[told]) for name, told in names.items() if info.get(told)}
+        self._by = {name: str(info[key]) for name, key in names.items() if info.get(key)}
         self.context_length = int(info.get("max_total_tokens") or self.context_length)
         self._texts: dict[tuple[int, ...], str] = {}
-        """What was found to become these ids: samples of a request ask only once."""
+        """What was found to become these ids: samples of a request share it."""
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
         """Send one request (see `server.ServerEngine.answer`)."""
-        return self._generated(plan)
+        body = {"inputs": await self._text(plan), "parameters": self._parameters(plan)}
+        last: Mapping[str, Any] | None = None
+        async for event in self.client.events("/generate_stream", body):
+            check_no_error(event)
+            token = event["token"]
+            topk = self._distribution(event.get("top_tokens") or (), float(token["logprob"]))
+            yield Piece([int(token["id"])], [topk], token["text"])
+            if event.get("details"):
+                last = event
+        if last is None:
+            raise unended()
+        reason = "length" if last["details"]["finish_reason"] == "length" else "stop"
+        yield End(reason, last.get("generated_text"), answered_by=self._by)
 
     async def tokenize_remotely(
         self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
     ) -> list[int]:
-        """Token ids by the server's own tokenizer and template.
-
-        Raises:
-            BadInput: It makes none of this.
-        """
-        try:
-            if not messages:
-                return [token for token, _ in await self._read(text or "")]
-            return [token for token, _ in (await self._rendered(messages, tools))[1]]
-        except EngineFailed as error:
-            raise BadInput(f"the server makes no token ids of it: {error.message}", error.fix) from error
-
-    async def _generated(self, plan: PlannedSequence) -> AsyncIterator[Event]:
-        body = {"inputs": await self._text(plan), "parameters": self._parameters(plan)}
-        end: Mapping[str, Any] | None = None
-        async for said in self.client.events("/generate_stream", body):
-            check_went_well(said)
-            token = said["token"]
-            topk = self._distribution(said.get("top_tokens") or (), float(token["logprob"]))
-            yield Piece([int(token["id"])], [topk], token["text"])
-            if said.get("details"):
-                end = said
-        if end is None:
-            raise unended()
-        reason = "length" if end["details"]["finish_reason"] == "length" else "stop"
-        yield End(reason, end.get("generated_text"), answered_by=self._by)
+        """Token ids by the server's own tokenizer and template."""
+        tokens = (await self._rendered(messages, tools))[1] if messages else await self._tokens_of(text or "")
+        return [token for token, _ in tokens]
 
     async def _text(self, plan: PlannedSequence) -> str:
         """The text that becomes the prompt's ids.
@@ -108,7 +95,7 @@ class TgiEngine(ServerEngine):
         text = envelope.prompt_text or ""
         if envelope.messages:
             text, _ = await self._rendered(envelope.messages, envelope.tools)
-        made = await self._read(text)
+        made = await self._tokens_of(text)
         if (
             len(made) > 1
             and made[0][0] == made[1][0]
@@ -116,12 +103,12 @@ class TgiEngine(ServerEngine):
         ):
             # A template writes its own first token, and TGI puts another one before every text.
             text = text.removeprefix(made[1][1])
-            made = await self._read(text)
-        place = next(_differences(plan.prompt, [token for token, _ in made]), None)
-        if place is not None:
+            made = await self._tokens_of(text)
+        position = next(_differences(plan.prompt, [token for token, _ in made]), None)
+        if position is not None:
             raise BadInput(
-                f"{plan.request_id}: this server reads the text as other tokens than the envelope has, "
-                f"from position {place} on",
+                f"{plan.request_id}: this server tokenizes the text differently from the envelope, "
+                f"from position {position} on",
                 "remove prompt_token_ids from the envelope to replay the text as this server reads it",
             )
         self._texts[plan.prompt] = text
@@ -131,43 +118,39 @@ class TgiEngine(ServerEngine):
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> tuple[str, list[tuple[int, str]]]:
         """What the server's template makes of messages: the text, and its tokens."""
-        body = {"messages": messages, **({"tools": tools} if tools else {})}
-        said = await self.client.json("POST", "/chat_tokenize", body)
-        return str(said["templated_text"]), _tokens(said["tokenize_response"])
+        rendered = await self.client.json("POST", "/chat_tokenize", chat_body(messages, tools))
+        return str(rendered["templated_text"]), _tokens(rendered["tokenize_response"])
 
-    async def _read(self, text: str) -> list[tuple[int, str]]:
+    async def _tokens_of(self, text: str) -> list[tuple[int, str]]:
         """What the server's tokenizer makes of a text."""
         return _tokens(await self.client.json("POST", "/tokenize", {"inputs": text}))
 
     def _parameters(self, plan: PlannedSequence) -> dict[str, Any]:
-        """A field that says nothing is left out, as TGI refuses most of these values."""
-        asked = {name: value for name in SAMPLING if (value := plan.value(name)) is not None}
-        asked = {name: value for name, value in asked.items() if value != NO_LIMIT.get(name)}
-        asked["seed"] = int(str(plan.value("seed"))) + plan.seed_offset
+        values = self.fields.applying(plan)
         temperature = plan.value("temperature")
         if temperature == 0:
-            # It knows greedy only as the absence of everything that is for drawing.
+            # Greedy is the absence of everything that is for drawing.
             for name in ("top_p", "top_k", "seed"):
-                asked.pop(name, None)
+                values.pop(name, None)
         elif temperature is not None:
-            asked |= {"temperature": temperature, "do_sample": True}
+            values |= {"temperature": temperature, "do_sample": True}
         return {
-            **asked,
+            **values,
             "max_new_tokens": plan.most_tokens,
             "details": True,
             **({"top_n_tokens": self.topk} if self.topk else {}),
         }
 
-    def _distribution(self, told: Any, chosen: float) -> TopK | None:
-        if not told:
+    def _distribution(self, top: Any, chosen: float) -> TopK | None:
+        if not top:
             return None
-        ids, logprobs = [int(one["id"]) for one in told], [float(one["logprob"]) for one in told]
+        ids, logprobs = [int(one["id"]) for one in top], [float(one["logprob"]) for one in top]
         return sorted_topk(ids, logprobs, self.topk, chosen)
 
 
-def _tokens(told: Any) -> list[tuple[int, str]]:
-    """Ids and texts as `/tokenize` tells them."""
-    return [(int(token["id"]), str(token["text"])) for token in told]
+def _tokens(found: Any) -> list[tuple[int, str]]:
+    """Ids and texts as `/tokenize` returns them."""
+    return [(int(token["id"]), str(token["text"])) for token in found]
 
 
 def _differences(wanted: tuple[int, ...], made: list[int]) -> Iterator[int]:

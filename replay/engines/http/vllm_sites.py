@@ -1,4 +1,4 @@
-"""Joining what vLLM's taps wrote with what its HTTP answers told: one answer's rows with their sites.
+"""Joining what vLLM's taps wrote with its HTTP answers: the rows of one answer with their sites.
 
 The folder and its parts are read by `vllm_tap.merge`.
 """
@@ -19,11 +19,12 @@ import numpy.typing as npt
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
+from ...request.capabilities import Capabilities
 from ...row_summaries.row_hash import ROW_HASH_NAME
 from ...row_summaries.sketch import SKETCH_NAME
 from ...row_summaries.summaries import RowSummaries
 from ...row_summaries.trace_rows import ExecutionShape, Rows, TopK
-from ..base import Capabilities, Opening
+from ..base import Opening
 from .answer import Answer
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class VllmTaps:
         """Wait for the taps of a server that is up.
 
         Raises:
-            EngineFailed: They failed, name no sites, or nobody writes into the folder.
+            EngineFailed: They failed, name no sites, or no server writes into the folder.
         """
         if path is None:
             return cls(None, opening)
@@ -110,31 +111,31 @@ class VllmTaps:
             The rows, and what a reader of the trace should know.
 
         Raises:
-            EngineFailed: The taps wrote nothing, or other tokens than the answer has.
+            EngineFailed: The taps wrote nothing, or different tokens from those of the answer.
         """
         tapped = await self._when_ended(answer, timeout_s, partial=False)
         if not self._fits(answer, tapped).all():
             raise EngineFailed(
-                f"{answer.plan.request_id}: the taps saw other tokens than the answer has",
-                "is the tap folder that of this server? name it with --tap",
+                f"{answer.plan.request_id}: the taps saw different tokens from those of the answer",
+                "name the tap folder of this server with --tap",
             )
         rows = answer.take(whole=True)
         self._forget(answer)
         return rows and self._with(rows, tapped), list(tapped.findings)
 
     async def joined_so_far(self, answer: Answer) -> Rows | None:
-        """The next rows of an answer that goes on: those that were told and that all ranks have written."""
+        """The next rows of an answer that goes on: those that have arrived and all ranks have written."""
         assert self._folder is not None
-        key, first = self._keys[id(answer.plan)], answer.handed
+        key, first = self._keys[id(answer.plan)], answer.taken
         tapped = await asyncio.to_thread(self._folder.rows_so_far, key, first)
         if tapped is None:
             return None
-        begin = max(first, len(tapped.prefix))  # what the cache spared was computed by nobody
+        begin = max(first, len(tapped.prefix))  # a cached prefix was not computed
         later = tapped.positions >= begin
         in_turn = tapped.positions[later] == np.arange(begin, begin + later.sum())
-        # Of drafts that are not accepted yet, and of what has not been told, rows may be there.
-        there = in_turn & self._told(answer, tapped)[later]
-        until = begin + (len(there) if there.all() else int(np.argmin(there)))
+        # There may be rows of drafts that are not accepted yet, and of tokens that have not arrived.
+        ready = in_turn & self._arrived(answer, tapped)[later]
+        until = begin + (len(ready) if ready.all() else int(np.argmin(ready)))
         rows = answer.take(until=until)
         return rows and self._with(rows, tapped)
 
@@ -148,15 +149,15 @@ class VllmTaps:
         self._forget(answer)
         if rows is None or tapped is None:
             return rows
-        return self._with(rows, tapped, self._told(answer, tapped))
+        return self._with(rows, tapped, self._arrived(answer, tapped))
 
     async def _when_ended(self, answer: Answer, timeout_s: float, partial: bool) -> TappedRows:
         """What was observed of a request, from the first row on that was not taken, when it has ended."""
         assert self._folder is not None
-        key, begun = self._keys[id(answer.plan)], time.monotonic()
+        key, started = self._keys[id(answer.plan)], time.monotonic()
         while True:
-            late_s = timeout_s if time.monotonic() - begun >= timeout_s else None
-            tapped = await asyncio.to_thread(self._folder.rows_by_now, key, answer.handed, late_s, partial)
+            late_s = timeout_s if time.monotonic() - started >= timeout_s else None
+            tapped = await asyncio.to_thread(self._folder.rows_by_now, key, answer.taken, late_s, partial)
             if tapped is not None:
                 return tapped
             await asyncio.sleep(POLL_S)
@@ -166,49 +167,49 @@ class VllmTaps:
         if key is not None and self._is_own and self._folder is not None:
             self._folder.forget(key)
 
-    def _told(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
+    def _arrived(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
         """bool[R]: the answer has this token at this position."""
         tokens = np.array(answer.tokens)
         inside = tapped.positions < len(tokens)
-        there = tokens[np.where(inside, tapped.positions, 0)]
-        told: npt.NDArray[np.bool_] = inside & (there == tapped.token_ids)
-        return told
+        expected = tokens[np.where(inside, tapped.positions, 0)]
+        arrived: npt.NDArray[np.bool_] = inside & (expected == tapped.token_ids)
+        return arrived
 
     def _fits(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
         """bool[R]: the answer has this token at this position, or ended before it."""
-        return self._told(answer, tapped) | (tapped.positions >= len(answer.tokens))
+        return self._arrived(answer, tapped) | (tapped.positions >= len(answer.tokens))
 
     def _with(self, rows: Rows, tapped: TappedRows, usable: npt.NDArray[np.bool_] | None = None) -> Rows:
         """Rows with what the taps wrote of them; `usable`, bool[R], leaves out some of that."""
         count = len(rows.token_ids)
-        place = tapped.positions - rows.first_position
-        inside = (place >= 0) & (place < count)
+        row_of = tapped.positions - rows.first_position
+        inside = (row_of >= 0) & (row_of < count)
         if usable is not None:
             inside &= usable
-        place = place[inside]
+        row_of = row_of[inside]
         summaries = RowSummaries.empty(count, len(self.sites))
         source = np.flatnonzero(inside)
         shapes: list[ExecutionShape | None] = [None] * count
         topk = list(rows.topk)
         for name in ("row_hash", "l2", "absmax", "sketch"):
-            getattr(summaries, name)[place] = getattr(tapped.summaries, name)[source][:, self._columns]
-        for row, index in zip(place.tolist(), source.tolist(), strict=True):
+            getattr(summaries, name)[row_of] = getattr(tapped.summaries, name)[source][:, self._columns]
+        for row, index in zip(row_of.tolist(), source.tolist(), strict=True):
             shapes[row] = tapped.shapes[index]
             topk[row] = _with_logits(topk[row], tapped.topk[index])
         return replace(rows, summaries=summaries, shapes=shapes, topk=topk)
 
 
-def _with_logits(told: TopK | None, tapped: TopK | None) -> TopK | None:
-    """What the server told of a distribution, with logits, their sum and their hash as the taps saw them.
+def _with_logits(served: TopK | None, tapped: TopK | None) -> TopK | None:
+    """A distribution of the server, with logits, their sum and their hash as the taps saw them.
 
-    Ids and log-probabilities stay those that the server told, so that a run without taps can be compared. Of
-    equal logits at the end of the top-K the two may list another one; then the row has no logits.
+    Ids and log-probabilities stay those of the server, so that a run without taps can be compared. Of equal
+    logits at the end of the top-K the two may list different ids; then the row has no logits.
     """
-    if told is None or tapped is None:
-        return tapped if told is None else told
+    if served is None or tapped is None:
+        return tapped if served is None else served
     logits = None
     if tapped.logits is not None:
         seen = dict(zip(tapped.ids.tolist(), tapped.logits.tolist(), strict=True))
-        if all(token in seen for token in told.ids.tolist()):
-            logits = np.array([seen[token] for token in told.ids.tolist()], dtype=np.float32)
-    return replace(told, logits=logits, logsumexp=tapped.logsumexp, logits_hash=tapped.logits_hash)
+        if all(token in seen for token in served.ids.tolist()):
+            logits = np.array([seen[token] for token in served.ids.tolist()], dtype=np.float32)
+    return replace(served, logits=logits, logsumexp=tapped.logsumexp, logits_hash=tapped.logits_hash)

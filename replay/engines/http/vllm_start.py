@@ -13,33 +13,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ....schemas.errors import BadInput, EngineFailed, stated_setting
-from ....schemas.trace import Setting
+from ....schemas.errors import BadInput, stated_setting
+from ....schemas.trace import Finding, Setting
+from ...request.findings import finding
 from ..base import Opening
-from .settings import server_arguments, server_environment
-from .started import StartedServer
+from ..interpreter import has_module
+from ..settings import Known
+from .settings import CACHE, SERVED_MODEL, server_arguments, server_environment
+from .started import StartedServer, launch
 
-HAS_RIP = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('rip.replay.vllm_tap') else 3)"
-HAS_VLLM = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('vllm') else 3)"
 SERVER = "vllm.entrypoints.openai.api_server"
-_ANSWER_S = 60.0
 _PARSED_S = 180.0
 """Seconds that importing vLLM and reading its arguments may take."""
 _WRONG_USAGE = 2
 """With which argument parsers end."""
 _NOWHERE = "/nowhere/no-such-model"
 
-OWN = ("cache", "served_model")
+REQUEST_SETTINGS: Mapping[str, Known] = {"cache": CACHE, "served_model": SERVED_MODEL}
 """Settings that are of the requests, not of the server."""
 
 RECORDED = {"dtype": "dtype", "tensor-parallel-size": "tensor_parallel_size"}
 """Argument of the server → field of a recorded runtime that it repeats."""
 
-UNCOMPILED = ("enforce-eager", "compilation-config", "O")
+EXECUTION = ("enforce-eager", "compilation-config", "O")
 """Arguments with which the user has chosen how the model is executed."""
 
 MOST_LOGPROBS = 20
-"""What vLLM's `--max-logprobs` is where nothing is said."""
+"""What vLLM's `--max-logprobs` is by default."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class StartedVllm:
 
     server: StartedServer
     tap: Path | None
-    findings: list[str]
+    findings: list[Finding]
 
 
 def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
@@ -67,109 +67,88 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
         BadInput: No model, or an interpreter without vLLM.
         EngineFailed: It cannot be started.
     """
-    model = opening.model or opening.model_name
-    python = opening.python or sys.executable
+    model, python = opening.model or opening.model_name, opening.python or sys.executable
     check_vllm(model, python)
-    log = opening.log or Path("server.log")
-    findings: list[str] = []
-    given = {**_recorded(opening), **opening.given}
-    for name in given.keys() - opening.given.keys():
-        value = given[name]
-        settings[name] = Setting(requested=value, resolved=value, source="envelope")
-    _allow_topk(opening.topk, given, settings)
-    environment = server_environment(given)
+    recorded = _recorded(opening)
+    stated = {**recorded, **opening.settings}
+    for name in recorded.keys() - opening.settings.keys():
+        settings[name] = Setting(requested=recorded[name], resolved=recorded[name], source="envelope")
+    _allow_topk(opening.topk, stated, settings)
+    environment = server_environment(stated)
+    findings: list[Finding] = []
     tap = None
-    if opening.sites is not None:
-        if _holds(python, HAS_RIP):
-            # Beside the trace: there is room for what comes, and its owner looks there.
-            tap = Path(tempfile.mkdtemp(prefix=f".{log.name}.", suffix=".tap", dir=log.parent))
-            environment |= _tap_environment(tap, opening)
-            if not any(name in given for name in UNCOMPILED):
-                given["enforce-eager"] = "true"
-                settings["enforce-eager"] = Setting(resolved="true", source="rip")
-                findings.append(
-                    "the server was started with --enforce-eager, so that its modules can be observed: what "
-                    "only compiled code or CUDA graphs do is not in this trace"
-                )
-        else:
-            findings.append(
-                f"rip is not installed in the environment of {python}, so no site of vLLM was observed: "
-                f"{python} -m pip install rip-forensics"
-            )
-    command = [
-        python,
-        "-m",
-        SERVER,
-        "--model",
-        str(model),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "{port}",
-        *server_arguments(given, dict.fromkeys(OWN, "")),
-    ]
+    if opening.sites is not None and not has_module(python, "rip.replay.vllm_tap"):
+        findings.append(finding("rip-not-installed", python=python))
+    elif opening.sites is not None:
+        tap = _tap_folder(opening)
+        environment |= _tap_environment(tap, opening)
+        if not any(name in stated for name in EXECUTION):
+            stated["enforce-eager"] = "true"
+            settings["enforce-eager"] = Setting(resolved="true", source="rip")
+            findings.append(finding("started-eager"))
+    address = ["--host", "127.0.0.1", "--port", "{port}"]
+    arguments = server_arguments(stated, REQUEST_SETTINGS)
+    command = [python, "-m", SERVER, "--model", str(model), *address, *arguments]
     try:
-        server = StartedServer(
-            command,
-            environment,
-            log,
-            int(settings["port"].resolved),
-            "/health",
-            float(settings["ready_timeout"].resolved),
-            opening.say,
-        )
+        server = StartedServer(launch(command, opening, settings, environment))
     except BaseException:
         if tap is not None:
-            shutil.rmtree(tap, ignore_errors=True)  # nobody will ever write there
+            shutil.rmtree(tap, ignore_errors=True)  # nothing will ever be written there
         raise
     return StartedVllm(server, tap, findings)
+
+
+def _tap_folder(opening: Opening) -> Path:
+    """A new folder beside the trace: there is room for what is written, and its owner finds it."""
+    log = opening.log or Path("server.log")
+    return Path(tempfile.mkdtemp(prefix=f".{log.name}.", suffix=".tap", dir=log.parent))
 
 
 def check_vllm(model: Path | str | None, python: str) -> None:
     """Refuse to start vLLM without a model, or with an interpreter that has none.
 
     Raises:
-        BadInput: So it is.
+        BadInput: No model, or no vLLM.
         EngineFailed: The interpreter cannot be run.
     """
     if model is None:
         raise BadInput(
             "a server needs a model to serve", "name one with --model, or a running server with --url"
         )
-    if not _holds(python, HAS_VLLM):
+    if not has_module(python, "vllm"):
         raise BadInput(
             f"{python} has no vLLM",
             "name the interpreter of its environment with --python, or a server with --url",
         )
 
 
-def check_arguments(python: str, given: Mapping[str, Any]) -> None:
+def check_arguments(python: str, settings: Mapping[str, Any]) -> None:
     """Have vLLM's own parser read the arguments of a server; nothing is loaded.
 
-    The server is started for a model that is nowhere: it ends when it looks for it, which is after its
-    arguments were read. What is still wrong with them then is told when it starts with the real model.
+    The server is started for a model that does not exist: it ends when it opens it, which is after its
+    arguments were read. What is still wrong with them then is reported when it starts with the real model.
 
     Args:
-        given: Parsed settings.
+        settings: Parsed settings.
 
     Raises:
-        BadInput: It does not take them.
+        BadInput: It refuses them.
     """
-    arguments = tuple(server_arguments(given, dict.fromkeys(OWN, "")))
-    said = _refusal(python, arguments) if arguments else None
-    if said is None:
+    arguments = tuple(server_arguments(settings, REQUEST_SETTINGS))
+    refusal = _refusal(python, arguments) if arguments else None
+    if refusal is None:
         return
-    named = (name for name in given if re.search(rf"--(no-)?{re.escape(name)}(?![\w-])", said))
+    named = (name for name in settings if re.search(rf"--(no-)?{re.escape(name)}(?![\w-])", refusal))
     name = next(named, None)
-    fix = f"{python} -m {SERVER} --help lists its arguments"
+    fix = f"{python} -m {SERVER} --help lists what it supports"
     if name is None:
-        raise BadInput(f"vLLM does not accept the arguments: {said}", fix)
-    raise BadInput(f"vLLM does not accept it: {said}", fix, stated_setting(f"{name}={given[name]}"))
+        raise BadInput(f"vLLM refuses the arguments: {refusal}", fix)
+    raise BadInput(f"vLLM refuses it: {refusal}", fix, stated_setting(f"{name}={settings[name]}"))
 
 
 @cache
 def _refusal(python: str, arguments: tuple[str, ...]) -> str | None:
-    """What vLLM's parser says against arguments; None: nothing, or it could not be asked."""
+    """Why vLLM's parser refuses arguments; None: it does not, or it could not be run."""
     try:
         done = subprocess.run(
             [python, "-m", SERVER, *arguments, "--model", _NOWHERE],
@@ -181,8 +160,8 @@ def _refusal(python: str, arguments: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said: list[str] = re.findall(r"^.*?\berror: (.+)$", done.stderr, re.MULTILINE)
-    return said[-1] if said and done.returncode == _WRONG_USAGE else None
+    errors: list[str] = re.findall(r"^.*?\berror: (.+)$", done.stderr, re.MULTILINE)
+    return errors[-1] if errors and done.returncode == _WRONG_USAGE else None
 
 
 def _recorded(opening: Opening) -> dict[str, str]:
@@ -193,19 +172,19 @@ def _recorded(opening: Opening) -> dict[str, str]:
     return {argument: str(value) for argument, value in stated.items() if value is not None}
 
 
-def _allow_topk(topk: int, given: dict[str, str], settings: dict[str, Setting]) -> None:
-    """Have the server tell as many likely tokens as are wanted.
+def _allow_topk(topk: int, arguments: dict[str, str], settings: dict[str, Setting]) -> None:
+    """Have the server return as many likely tokens as are recorded.
 
     Raises:
         BadInput: The user's own `max-logprobs` is lower.
     """
-    stated = given.get("max-logprobs")
+    stated = arguments.get("max-logprobs")
     if stated is None and topk > MOST_LOGPROBS:
-        given["max-logprobs"] = str(topk)
+        arguments["max-logprobs"] = str(topk)
         settings["max-logprobs"] = Setting(resolved=str(topk), source="rip")
     elif stated is not None and stated.isdecimal() and topk > int(stated):
         raise BadInput(
-            f"{topk} likely tokens are wanted (--topk), and the server is to tell at most {stated}",
+            f"--topk {topk}, but the server is started to return at most {stated} likely tokens",
             f"use --topk {stated}, or --set max-logprobs={topk}",
         )
 
@@ -218,18 +197,3 @@ def _tap_environment(tap: Path, opening: Opening) -> Mapping[str, str]:
         "RIP_TAP_TOPK": str(opening.topk),
         **({"RIP_TAP_SITES": pattern} if pattern else {}),
     }
-
-
-def _holds(python: str, question: str) -> bool:
-    """Whether an interpreter answers such a question with yes.
-
-    Raises:
-        EngineFailed: It cannot be run.
-    """
-    try:
-        return (
-            subprocess.run([python, "-c", question], capture_output=True, timeout=_ANSWER_S).returncode == 0
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
-        raise EngineFailed(f"{python} cannot be run: {reason}", "name an interpreter with --python") from None

@@ -1,8 +1,8 @@
-"""Engine `deepinfer`: DeepInfer through the protocol of offline.py. Not yet run against the real engine.
+"""Engine `deepinfer`: DeepInfer through the protocol of protocol.py. Not yet run against the real engine.
 
 What is published of it: the two switches, `SamplingParams.seq_seed`, and the `golden_token_ids` of its own
 test, which compares token ids, logprobs, top-token ids and top-token logprobs. All other names are taken as
-`LLM(model).generate(prompts, params)` engines have them; one that differs is reported, never guessed around.
+`LLM(model).generate(prompts, params)` engines have them; one that differs is reported as an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from ....schemas.base import parse_json_object
 from ....schemas.errors import EngineFailed, MissingPackage
-from .protocol import OfflineCapabilities, OfflineKind, OfflineOutput, OfflineSampling
+from .engine import OfflineKind
+from .protocol import OfflineCapabilities, OfflineOutput, OfflineSampling
 
 PACKAGE = "deepinfer"
 SWITCHES = {
@@ -63,7 +64,7 @@ class DeepInfer:
 
     def generate(self, prompts: list[list[int]], params: list[OfflineSampling]) -> list[OfflineOutput]:
         """All prompts in one call."""
-        asked = [self._package.SamplingParams(**_arguments(one)) for one in params]
+        wanted = [self._package.SamplingParams(**_arguments(one)) for one in params]
         return [
             OfflineOutput(
                 token_ids=output.token_ids,
@@ -72,7 +73,7 @@ class DeepInfer:
                 top_ids=output.top_token_ids,
                 top_logprobs=output.top_token_logprobs,
             )
-            for output in self._llm.generate(prompts, asked)
+            for output in self._llm.generate(prompts, wanted)
         ]
 
 
@@ -94,23 +95,23 @@ def _set_switches(wanted: dict[str, str]) -> None:
 
 def _arguments(params: OfflineSampling) -> dict[str, Any]:
     """Arguments of `SamplingParams`; those that would limit nothing are left out."""
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,
         "seq_seed": params.seed,
         "top_logprobs": params.top_logprobs,
     }
     if params.top_p < 1:
-        asked["top_p"] = params.top_p
+        arguments["top_p"] = params.top_p
     if params.top_k:
-        asked["top_k"] = params.top_k
+        arguments["top_k"] = params.top_k
     if params.stop_token_ids:
-        asked["stop_token_ids"] = list(params.stop_token_ids)
+        arguments["stop_token_ids"] = list(params.stop_token_ids)
     if params.ignore_eos:
-        asked["ignore_eos"] = True
+        arguments["ignore_eos"] = True
     if params.golden_token_ids is not None:
-        asked["golden_token_ids"] = list(params.golden_token_ids)
-    return asked
+        arguments["golden_token_ids"] = list(params.golden_token_ids)
+    return arguments
 
 
 ENGINE = OfflineKind("deepinfer", DeepInfer)

@@ -1,4 +1,4 @@
-"""Reading what an offline engine gave back: lengths, ids and numbers are checked before they are recorded."""
+"""Reading what an offline engine returned: lengths, ids and numbers are checked before they are recorded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 from ....schemas.errors import EngineFailed
 from ...request.batches import PlannedSequence
 from ...row_summaries.trace_rows import TopK
-from ..http.answer import lacks_tokens, sorted_topk
-from .protocol import DOCUMENT, OfflineKind, OfflineSampling
+from ..topk import sorted_topk, unforced_tokens
+from .offline_class import OfflineClass
+from .protocol import DOCUMENT, OfflineSampling
 
 ABOVE_ZERO = 1e-3
-"""A log-probability may lie so far above 0 by rounding; more means that probabilities were told."""
+"""A log-probability may lie so far above 0 by rounding; more means that they are probabilities."""
 
 
 class CheckedOutput:
     """One output, as the protocol promises it.
 
     Args:
-        kind: The engine that gave it.
+        kind: The engine that returned it.
         vocab_size: Token ids lie below this.
         plan: What it answers.
-        params: What was asked for.
+        params: What was requested.
         output: An `OfflineOutput`, or anything with its attributes.
 
     Attributes:
@@ -37,7 +38,7 @@ class CheckedOutput:
 
     def __init__(
         self,
-        kind: OfflineKind,
+        kind: OfflineClass,
         vocab_size: int,
         plan: PlannedSequence,
         params: OfflineSampling,
@@ -48,22 +49,22 @@ class CheckedOutput:
         self.token_ids = self._ids(self._of(output, "token_ids"), "token_ids")
         self.finish_reason = self._of(output, "finish_reason")
         if not isinstance(self.finish_reason, str):
-            raise self._fault("finish_reason is no text")
-        if params.golden_token_ids is not None and (lack := lacks_tokens(plan, self.token_ids)):
+            raise self._fault("finish_reason is not a text")
+        if params.golden_token_ids is not None and (lack := unforced_tokens(plan, self.token_ids)):
             raise self._fault(f"the recorded tokens were not forced: {lack}")
         if len(self.token_ids) > params.max_tokens:
             raise self._fault(
-                f"{len(self.token_ids)} tokens where at most {params.max_tokens} were asked for"
+                f"{len(self.token_ids)} tokens where at most {params.max_tokens} were requested"
             )
         count = len(self.token_ids)
         chosen = self._chosen(getattr(output, "logprobs", None), count)
-        if kind.told.top_logprobs != 0 and getattr(output, "top_ids", None) is None:
+        if kind.claims.top_logprobs != 0 and getattr(output, "top_ids", None) is None:
             raise self._fault("no top_ids and top_logprobs, though its capabilities promise them")
         self.topk = self._distributions(output, "top", count, chosen)
         self.prompt_topk = self._distributions(output, "prompt_top", len(plan.prompt) - 1, None)
         self.text: str | None = getattr(output, "text", None)
         if not isinstance(self.text, str | None):
-            raise self._fault("text is no text")
+            raise self._fault("text is not a text")
 
     def _distributions(
         self, output: Any, prefix: str, count: int, chosen: Sequence[float | None] | None
@@ -83,8 +84,8 @@ class CheckedOutput:
                 return [None] * count
             return [sorted_topk([], [], self._k, value) for value in following]
         rows, values = (
-            self._listed(told, f"{prefix}_{what}", count)
-            for told, what in ((ids, "ids"), (logprobs, "logprobs"))
+            self._listed(one, f"{prefix}_{what}", count)
+            for one, what in ((ids, "ids"), (logprobs, "logprobs"))
         )
         found: list[TopK | None] = []
         for step, (row, numbers, value) in enumerate(zip(rows, values, following, strict=True)):
@@ -98,37 +99,39 @@ class CheckedOutput:
             found.append(sorted_topk(candidates, likely, self._k, value))
         return found
 
-    def _chosen(self, told: Any, count: int) -> list[float | None] | None:
-        if told is None:
+    def _chosen(self, found: Any, count: int) -> list[float | None] | None:
+        if found is None:
             return None
-        values = self._listed(told, "logprobs", count)
+        values = self._listed(found, "logprobs", count)
         return [None if value is None else self._logprob(value, "logprobs") for value in values]
 
-    def _listed(self, told: Any, name: str, count: int) -> list[Any]:
+    def _listed(self, found: Any, name: str, count: int) -> list[Any]:
         try:
-            items = list(told)
+            items = list(found)
         except TypeError:
-            raise self._fault(f"{name} is no list") from None
+            raise self._fault(f"{name} is not a list") from None
         if len(items) != count:
             raise self._fault(f"{name} has {len(items)} entries where {count} were expected")
         return items
 
-    def _ids(self, told: Any, name: str) -> list[int]:
+    def _ids(self, found: Any, name: str) -> list[int]:
         try:
-            ids = [operator.index(token) for token in told]
+            ids = [operator.index(token) for token in found]
         except TypeError:
-            raise self._fault(f"{name} is no list of token ids") from None
+            raise self._fault(f"{name} is not a list of token ids") from None
         if (outside := next((token for token in ids if not 0 <= token < self._vocab_size), None)) is not None:
             raise self._fault(f"{name} holds {outside}, outside the vocabulary of {self._vocab_size}")
         return ids
 
-    def _logprob(self, told: Any, name: str) -> float:
+    def _logprob(self, found: Any, name: str) -> float:
         try:
-            value = float(told)
+            value = float(found)
         except (TypeError, ValueError):
-            raise self._fault(f"{name}: {told!r} is no log-probability") from None
+            raise self._fault(f"{name}: {found!r} is not a log-probability") from None
         if value > ABOVE_ZERO:
-            raise self._fault(f"{name}: {value} is above 0, so no log-probability (natural logarithm)")
+            raise self._fault(
+                f"{name}: {value} is above 0, so it is not a log-probability (natural logarithm)"
+            )
         return value
 
     def _of(self, output: Any, name: str) -> Any:
