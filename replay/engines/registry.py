@@ -16,7 +16,7 @@ ENGINES: dict[str, str] = {
     "ollama": "rip.replay.engines.http.ollama:OllamaEngine",
     "tensorrt-llm": "rip.replay.engines.http.trtllm:TrtLlmEngine",
     "openai": "rip.replay.engines.http.openai:OpenAiEngine",
-    "deepinfer": "rip.replay.engines.offline.protocol.deepinfer:ENGINE",
+    "deepinfer": "rip.replay.engines.offline.deepinfer:ENGINE",
 }
 
 
