@@ -319,7 +319,7 @@ def test_runs_that_failed_are_tried_again(tmp_path) -> None:  # type: ignore[no-
         (needs(), "The bad lane does not diverge from the good one at the level token: "),
         (
             lambda on: None if on == {"a"} else {"a", "b"} <= on or None,
-            "a=new a and b=new b together turn the divergence on; it is not known whether a and b are "",
+            "a=new a and b=new b together turn the divergence on; it is not known whether a and b are",
         ),
     ],
 )
