@@ -126,8 +126,10 @@ def _set_in_words(found: MinimalSet, values: dict[str, str | None]) -> str:
     if len(found.settings) == 1:
         return f"{named} alone turns the divergence on"
     if found.unjudged:
+        verb = "is" if len(found.unjudged) == 1 else "are"
         return (
-            f"{named} together turn the divergence on; whether {join(found.unjudged)} is needed is not known"
+            f"{named} together turn the divergence on; it is not known whether {join(found.unjudged)} "
+            f"{verb} needed"
         )
     if len(found.settings) == 2:
         return f"{named} together turn the divergence on, each alone does not"

@@ -319,7 +319,7 @@ def test_runs_that_failed_are_tried_again(tmp_path) -> None:  # type: ignore[no-
         (needs(), "The bad lane does not diverge from the good one at the level token: "),
         (
             lambda on: None if on == {"a"} else {"a", "b"} <= on or None,
-            "a=new a and b=new b together turn the divergence on; without a and b no run could tell.",
+            "a=new a and b=new b together turn the divergence on; it is not known whether a and b are",
         ),
     ],
 )
@@ -338,7 +338,7 @@ def test_the_table_shows_with_and_without(tmp_path) -> None:  # type: ignore[no-
     ledger, finding = remembered(tmp_path, Lab(needs(["b", "d"])), list("abcd"))
     result = ledger.document(finding)
     assert [row[:2] for row in run_rows(result)] == [
-        ("nothing: the good lane, again", "same"),
+        ("nothing: the good lane, repeated", "same"),
         ("everything: the bad lane", "diverges"),
         ("b and d", "diverges in 2 of 2"),
         ("d, without b", "same"),
