@@ -65,7 +65,7 @@ def load_fingerprint(path: Path) -> Fingerprint:
     Raises:
         BadInput: Unreadable, neither of the two, or written by a newer rip.
     """
-    from ..fingerprint.stored import from_bytes
+    from ..fingerprint.load import from_bytes
 
     return from_bytes(read_file(path), name_of(path))
 

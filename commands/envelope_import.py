@@ -44,7 +44,7 @@ def import_(
       rip envelope import crash_dump_2026-11-30.pkl --model ./my-model -o set.jsonl
     """
     from ..experiments.model_identity import identity_fields, identity_of
-    from ..fingerprint.redact import is_secret
+    from ..fingerprint.untrusted.redact import is_secret
     from ..replay.proxy.imported import Format, import_files
     from ..replay.request.from_trace import was_refused
     from ..schemas.base import exactly_representable

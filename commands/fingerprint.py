@@ -15,8 +15,9 @@ from .drift_options import ANY, STDOUT, AsJson, DriftOptions, FailOn, Html, Igno
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..fingerprint.context import Server, Strength
+    from ..fingerprint.model.read_options import Strength
     from ..fingerprint.model.ref import ModelRef
+    from ..fingerprint.remote.address import Server
     from ..schemas.fingerprint import Fingerprint
 
 STRENGTHS = ("verified", "sampled", "claimed")
@@ -121,9 +122,9 @@ def fingerprint(
       rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
       rip fingerprint --read pasted.txt -o incident.json
     """
-    from ..fingerprint.doubts import doubts
+    from ..fingerprint.findings.reading import doubts
+    from ..fingerprint.load import from_bytes
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.stored import from_bytes
     from ..schemas.files import write_private
     from .console import printable, stderr_console
     from .drift import load_fingerprint, name_of, read_file
@@ -162,7 +163,7 @@ def fingerprint(
         for doubt in doubts(read):
             print(f"warning: {printable(doubt)}", file=sys.stderr)
     if hash_ids:
-        from ..fingerprint import identifiers
+        from ..fingerprint.export import identifiers
 
         read = identifiers.hash_ids(read)
         base = identifiers.hash_ids(base) if base is not None else None
@@ -241,7 +242,7 @@ def _server(pid: int | None, url: str | None, api_key_env: str | None) -> Server
     key = server_key(url, api_key_env)
     if url is None:
         return None
-    from ..fingerprint.context import Server
+    from ..fingerprint.remote.address import Server
 
     return Server(url, key)
 
@@ -265,7 +266,7 @@ def _collect(
     with progress_bar(console) as bar:
         if server is not None:
             asking = bar.add_task("asking the server", total=None, note="")
-            server = replace(server, asking=lambda path: bar.update(asking, note=printable(path)))
+            server = replace(server, on_request=lambda path: bar.update(asking, note=printable(path)))
         if model is None:
             return collect(server=server)
         task = bar.add_task(f"reading {model.path.name}", total=None, note="")
@@ -281,9 +282,11 @@ def _print_summary(console: Console, read: Fingerprint) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ..schemas.fingerprint import is_absent_text
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, value in read.flat().items():
-        absent = str(value).startswith("unavailable: ")
+        absent = is_absent_text(value)
         table.add_row(key, Text(str(value), style="dim" if absent else "", overflow="fold"))
     table.add_row("root_digest", read.root_digest)
     console.print(table)

@@ -13,7 +13,7 @@ from ..schemas.errors import BadInput, EngineFailed, MissingPackage
 from .exit_codes import EXIT_HOLDS
 
 if TYPE_CHECKING:
-    from ..fingerprint.context import Server
+    from ..fingerprint.remote.address import Server
     from ..replay.proxy.call import Upstream
     from ..replay.proxy.recorder import Recorder
     from ..schemas.fingerprint import Fingerprint
@@ -129,9 +129,8 @@ def record(
     def say(sentence: str) -> None:
         tell(console, sentence)
 
-    from ..fingerprint.context import Server
-    from ..fingerprint.redact import is_secret
-    from ..fingerprint.remote.address import checked
+    from ..fingerprint.remote.address import Server, checked
+    from ..fingerprint.untrusted.redact import is_secret
 
     url = checked(upstream)
     server = Server(url, server_key(url, api_key_env))

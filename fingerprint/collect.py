@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..schemas.errors import BadInput, EngineFailed, RipError
-from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
-from .context import Context, Progress, Server, Strength, Subject
+from ..schemas.fingerprint import PROBE, Fact, Fingerprint, Section, fact, unavailable
+from .probes.context import Context, Subject
 from .process import proc
 
 if TYPE_CHECKING:
+    from .model.read_options import Progress, Strength
     from .model.ref import ModelRef
+    from .remote.address import Server
 
 Sections = dict[str, Section]
 Overrides = Mapping[str, Mapping[str, Fact]]
@@ -55,9 +57,9 @@ PROBES: tuple[Probe, ...] = (
     Probe("python", ".probes.python_env:probe", ("frameworks", "kernels", "process"), subjects=("self",)),
     Probe("container", ".probes.container:probe", ("os",)),
     # Before torch, whose own word on CUDA counts where it has one.
-    Probe("libraries", ".probes.cuda_libs:probe", ("libraries",)),
+    Probe("libraries", ".probes.numeric_libraries:probe", ("libraries",)),
     Probe("nccl_conf", ".probes.nccl_conf:probe", ("libraries",)),
-    Probe("kernel_lineage", ".probes.kernel_lineage:probe", ("kernels",)),
+    Probe("kernel_lineage", ".probes.kernel_caches:probe", ("kernels",)),
     Probe(
         "torch",
         ".probes.torch_env:probe",
@@ -67,19 +69,19 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.engine:probe",
+        ".probes.own_engine:probe",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),
     Probe(
         "process",
-        ".probes.live_process:probe",
+        ".probes.named_process:probe",
         ("process", "engine", "parallelism", "cache", "frameworks", "kernels", "cpu"),
         subjects=("process",),
     ),
     Probe(
         "server",
-        ".remote.server:probe",
+        ".probes.remote_server:probe",
         ("engine", "parallelism", "cache", "replica"),
         limit_s=SERVER_LIMIT_S,
         subjects=("server",),
@@ -234,5 +236,5 @@ class _Run:
     def _failed(self, reason: str) -> Sections:
         if self._probe.subjects == ("server",):
             raise EngineFailed(f"the server could not be read: {reason}", "see whether the server is up")
-        failure = unavailable(f"the probe failed: {reason}", f"probe:{self._probe.name}")
+        failure = unavailable(f"the probe failed: {reason}", f"{PROBE}{self._probe.name}")
         return {name: Section(facts={f"probe_{self._probe.name}": failure}) for name in self._probe.sections}

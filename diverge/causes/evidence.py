@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ...schemas.change import Change
-from ...schemas.fingerprint import Fact
+from ...schemas.fingerprint import Absence, Fact
 from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
@@ -20,8 +20,6 @@ from .gather import Gathered
 _SHAPES = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
 _CHUNKED = frozenset({"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens"})
 """Settings that say how many tokens a pass takes."""
-_UNSET = "not set"
-"""How a reading begins that says that a variable has no value, which is a value of its own."""
 _OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
 """Settings that say how long to wait and where: they change no number."""
 
@@ -299,7 +297,7 @@ def _is_known(fact: Fact | None) -> bool:
     """It has a value, or is known to be unset."""
     if fact is None:
         return False
-    return fact.unavailable is None or fact.unavailable.startswith(_UNSET)
+    return fact.absence in (None, Absence.UNSET)
 
 
 def _setting(setting: Setting) -> str:

@@ -267,7 +267,7 @@ class LaneRunner:
 
     def _of_server(self, reference: ModelRef | None) -> Fingerprint:
         from ...fingerprint.collect import collect
-        from ...fingerprint.context import Server
+        from ...fingerprint.remote.address import Server
 
         assert self.chosen.url is not None
         return collect(reference, server=Server(self.chosen.url, self._key))

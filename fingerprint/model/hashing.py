@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
-from ..context import Progress, Stopped
-from ..files import open_regular
+from ..untrusted.regular_file import open_regular
+from .read_options import Progress, Stopped
 from .tensor_stream import TensorStream, groups_of, kind_of
 from .tensors import DIGEST_BYTES, Layout
 
 if TYPE_CHECKING:
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 BLOCK_BYTES = 1024 * 1024
 """Small enough to stay in the processor's cache between the digests that are fed with it."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..plain_json import read_any_object, read_object
+from ..untrusted.json_object import read_any_object, read_object
 from .ref import VOCABULARY_PATTERNS, ModelRef
 from .weights import VERIFIED
 
 if TYPE_CHECKING:
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 TOKENIZER_FIELDS = ("sha256", "files", "special_tokens")
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..context import Progress, Strength
 from .gguf_metadata import GgufHeader
 from .hashing import Job, Reading, read_files, sample_tensors, unreadable
 from .hub_cache import claim_of
+from .read_options import ReadOptions, Strength
 from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
 if TYPE_CHECKING:
-    import threading
-
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 VERIFIED = "file-sha256:verified"
 TENSORS_VERIFIED = "tensor-blake3:verified"
@@ -41,17 +39,6 @@ WEIGHT_FIELDS = (
     "contradicted_claims",
 )
 Layouts = Mapping[Path, Layout | LayoutFault]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """How weights are to be read."""
-
-    strength: Strength = "verified"
-    fast: bool = False
-    """Leave out the SHA-256 of files whose tensors are read anyway."""
-    progress: Progress | None = None
-    stop: threading.Event | None = None
 
 
 @dataclass(frozen=True)
@@ -86,13 +73,13 @@ def _layout(path: Path) -> Layout | LayoutFault:
 
 
 def read_weights(
-    layouts: Layouts, asked: Asked, cache: DigestCache | None, others: Sequence[Path] = ()
+    layouts: Layouts, options: ReadOptions, cache: DigestCache | None, others: Sequence[Path] = ()
 ) -> Weights:
     """Facts about weights files.
 
     Args:
         layouts: Of each weights file.
-        asked: How they are to be read.
+        options: How they are to be read.
         cache: Digests of earlier runs.
         others: Files that are read in the same go, such as a tokenizer's; always whole.
 
@@ -101,18 +88,18 @@ def read_weights(
     """
     known = {path: layout for path, layout in layouts.items() if isinstance(layout, Layout)}
     tensors = _Tensors.of(layouts)
-    is_fast = asked.fast and tensors.reason is None  # otherwise nothing would tell the weights apart
+    is_fast = options.fast and tensors.reason is None  # otherwise nothing would tell the weights apart
     jobs = [Job(path) for path in others]
-    if asked.strength == "verified":
+    if options.strength == "verified":
         jobs += [Job(path, known.get(path), sha256=not is_fast) for path in layouts]
-    readings = read_files(jobs, asked.progress, cache, asked.stop)
-    if asked.strength == "verified":
+    readings = read_files(jobs, options.progress, cache, options.stop)
+    if options.strength == "verified":
         weights = {path: readings[path] for path in layouts}
         facts = _verified(weights, is_fast) | tensors.verified(weights)
     else:
-        facts = _claimed(layouts, asked.strength)
-        if asked.strength == "sampled":
-            facts |= tensors.sampled(sample_tensors(tensors.layouts, asked.stop))
+        facts = _claimed(layouts, options.strength)
+        if options.strength == "sampled":
+            facts |= tensors.sampled(sample_tensors(tensors.layouts, options.stop))
         else:
             facts |= dict.fromkeys(
                 ("tensors_root", "tensors", "sampled_root", "sampled_tensors"), not_read("claimed")
@@ -120,7 +107,7 @@ def read_weights(
     facts |= tensors.described()
     return Weights(
         {name: facts[name] for name in WEIGHT_FIELDS},
-        cached=asked.strength == "verified" and all(readings[path].cached for path in layouts),
+        cached=options.strength == "verified" and all(readings[path].cached for path in layouts),
         readings=readings,
     )
 

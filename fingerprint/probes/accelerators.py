@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import packages
-from ..bounded import run
-from ..gpus import answers as nvidia_answers
-from ..gpus.listening import heard, program
+from ..gpus import nvidia_query as nvidia_answers
+from ..gpus.child_readings import heard, program
+from ..process import installed_packages
+from ..untrusted.program import run
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
 LIMIT_S = 6.0
 """Seconds that each tool may take."""
@@ -52,7 +52,12 @@ _NPU_VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
 def probe(context: Context) -> dict[str, Section]:
     """Fields `amd`, `ascend`, `intel_xpu` and `torch_npu` of section `gpus`."""
     amd, ascend, intel = _amd(context), _ascend(context), _intel(context)
-    facts = {"amd": amd, "ascend": ascend, "intel_xpu": intel, "torch_npu": packages.version("torch_npu")}
+    facts = {
+        "amd": amd,
+        "ascend": ascend,
+        "intel_xpu": intel,
+        "torch_npu": installed_packages.version("torch_npu"),
+    }
     if nvidia_answers.absent(nvidia_answers.NVML) is not None:
         facts |= _summary(facts)
     return {"gpus": Section(facts=facts)}
@@ -105,7 +110,7 @@ def _amd(context: Context) -> Fact:
 
 
 def _ask_amdsmi(context: Context) -> Fact:
-    output = run(program("ask_amd", LIMIT_S), LIMIT_S, context.stop)
+    output = run(program("child_amd", LIMIT_S), LIMIT_S, context.stop)
     answers = heard("amdsmi", "amdsmi", output, lambda code, words: words)
     devices = {}
     for index in answers.gpus:

@@ -13,7 +13,7 @@ from ..process import proc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..context import Context
+    from .context import Context
 
 MARKS: tuple[tuple[str, str], ...] = (
     ("docker", "/.dockerenv"),

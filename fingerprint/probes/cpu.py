@@ -9,20 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..drift.partial import UNTOLD
+from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, unavailable
+from ..fields.machine_fields import NUMERIC_ISA
 from ..process import proc
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
-NUMERIC_ISA = frozenset(
-    {"avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
-    | {"avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
-    | {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"}
-)
-"""The CPU flags by which numeric libraries choose kernels; the rest of the list is noise here."""
-UNTOLD_FROM_OUTSIDE = f"{UNTOLD}process"
+UNTOLD_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
 FROM_INSIDE = "only the process itself can tell: run rip inside it, or read the trace of a replay"
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..gpus import answers as nvidia_answers
-from ..gpus import driver as cuda
-from ..gpus import nvml
-from ..gpus.answers import CUDA, NVML, Asking
-from ..gpus.listening import Answers
+from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
+from ..gpus import cuda_facts as cuda
+from ..gpus import nvidia_query as nvidia_answers
+from ..gpus import nvml_facts
+from ..gpus.child_readings import Answers
+from ..gpus.nvidia_query import CUDA, NVML, Asking
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 _MODULE_LINE = re.compile(
@@ -30,19 +30,19 @@ def probe(context: Context) -> dict[str, Section]:
     """Sections `gpus` and `driver`. Nothing of CUDA happens in this process."""
     blind = _order_unknown(context)
     answers = _ask(context, apply_visibility=blind is None)
-    gpus = nvml.facts(answers[NVML])
+    gpus = nvml_facts.facts(answers[NVML])
     stable = {**gpus.facts, **cuda.facts(answers[CUDA], answers[NVML])}
     for name in ("name", "uuid", "pci_bus_id"):
         if stable[name].value is None and answers[CUDA].told.get(name):
             stable[name] = answers[CUDA].of_gpus(name)
     for variable in _VISIBILITY:
         value = context.environ.get(variable)
-        unread = context.environ_unread or "not set"
+        unread = context.environ_unread or NOT_SET
         stable[variable] = unavailable(unread, "environ") if value is None else fact(value, "environ")
     if blind is not None and stable["rank_order"].value is not None:
         stable["rank_order"] = unavailable(blind, CUDA)
     if context.pid is not None:
-        stable["used_by_process"] = nvml.used_by(gpus, context.family)
+        stable["used_by_process"] = nvml_facts.used_by(gpus, context.family)
     return {"gpus": Section(facts=stable, volatile=gpus.volatile), "driver": _driver(answers)}
 
 

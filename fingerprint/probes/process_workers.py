@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import redact
+from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, unavailable
+from ..fields.variables import ALL_VARIABLES
 from ..process import proc
-from .os_env import LAUNCH_SOURCE, VARIABLES
+from ..untrusted import redact
+from .os_env import LAUNCH_SOURCE
 
 _DESCENDANTS = "/proc/PID/cmdline of its descendants"
 _ACCELERATORS = (
@@ -37,7 +38,7 @@ def process_section(pid: int, family: tuple[int, ...]) -> Section:
     """
     workers = {member: role for member in family if member != pid and (role := _role(member)) is not None}
     stable = {
-        "observed": fact("another process, from outside", "rip"),
+        "observed": fact(Observed.PROCESS.value, "rip"),
         "accelerators": _accelerators(pid, family),
         **_layout(workers),
         "variables_differ": _differing_variables(pid, workers),
@@ -89,8 +90,8 @@ def _differing_variables(pid: int, workers: dict[int, str]) -> Fact:
     if pid not in known:
         return unavailable(launched[pid][1] or proc.ENDED, LAUNCH_SOURCE)
     differing = {}
-    for variable in sorted(name for family in VARIABLES.values() for name in family):
-        said = {member: redact.text(environ.get(variable, "not set")) for member, environ in known.items()}
+    for variable in sorted(ALL_VARIABLES):
+        said = {member: redact.text(environ.get(variable, NOT_SET)) for member, environ in known.items()}
         if len(set(said.values())) > 1:
             differing[variable] = {workers.get(member, "itself"): value for member, value in said.items()}
     return (

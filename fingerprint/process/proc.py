@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ...schemas.errors import BadInput
+from ...schemas.fingerprint import NO_PERMISSION as _NO_PERMISSION
 
 PROC = Path("/proc")
 ENDED = "the process ended while it was read: read a running one again"
 NO_PERMISSION = (
-    "no permission: run rip as the user who owns the process, or as root (in a container with CAP_SYS_PTRACE)"
+    f"{_NO_PERMISSION}: run rip as the user who owns the process, or as root "
+    "(in a container with CAP_SYS_PTRACE)"
 )
 OVERWRITTEN = (
     "the process wrote its title over it (setproctitle): give the pid of the process that started it"
@@ -164,7 +166,7 @@ def _unread(error: OSError) -> Unread:
 def _unread_file(path: str | PurePosixPath, error: OSError) -> Unread:
     name = PurePosixPath(path).name
     if error.errno in (errno.EACCES, errno.EPERM):
-        return Forbidden(f"no permission to read {name}: run rip as the user who owns it, or as root")
+        return Forbidden(f"{_NO_PERMISSION} to read {name}: run rip as the user who owns it, or as root")
     return Unread(f"{name}: {error.strerror}")
 
 

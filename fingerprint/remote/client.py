@@ -19,9 +19,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
-from .. import redact
-from ..context import Server
-from .address import checked, origin, server_of
+from ..untrusted import redact
+from .address import Server, checked, origin, server_of
 
 MAX_BYTES = 4 * 1024 * 1024
 """Of one answer. What engines say of themselves has tens of kilobytes, metrics of many models a megabyte."""
@@ -186,8 +185,8 @@ class Client:
     def _once(self, method: str, url: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of one exchange."""
         self._may_ask()
-        if self._server.asking is not None:
-            self._server.asking(urlsplit(url).path)
+        if self._server.on_request is not None:
+            self._server.on_request(urlsplit(url).path)
         until = min(time.monotonic() + REQUEST_S, self._deadline)
         try:
             with _connection(url, until) as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client, NoAnswer
-from .told import PROBE_MESSAGES, PROBE_TEXT, TEMPLATE_PROBE, Told, part, rows, table
+from .server_facts import PROBE_MESSAGES, PROBE_TEXT, TEMPLATE_PROBE, Told, part, rows, table
 
 _PROPS = "/props"
 _META = "/v1/models meta"

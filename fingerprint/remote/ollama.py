@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client, NoAnswer
-from .told import Told, part, rows, table, words
+from .server_facts import Told, part, rows, table, words
 
 _LOADED, _KNOWN, _SHOW = "/api/ps", "/api/tags", "/api/show"
 

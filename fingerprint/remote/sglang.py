@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..process.engines import is_uninteresting
+from ..engine_arguments.command_line import is_uninteresting
 from .client import Client, NoAnswer
-from .told import Told, part, rows, table
+from .server_facts import Told, part, rows, table
 from .vllm import ask_tokenizer
 
 _INFO = "/server_info (resolved)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .client import Client, NoAnswer
-from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, rows, table, words
+from .server_facts import PROBE_MESSAGES, PROBE_TEXT, Told, part, rows, table, words
 
 _INFO = "/info"
 

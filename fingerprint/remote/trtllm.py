@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from ..process.engines import is_uninteresting
+from ..engine_arguments.command_line import is_uninteresting
 from .client import Client, NoAnswer
-from .told import Told, part, table
+from .server_facts import Told, part, table
 
 _INFO = "/server_info"
 

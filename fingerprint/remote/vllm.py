@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..drift.partial import UNTOLD_BY_SERVER
-from ..probes.os_env import VARIABLES
+from ...schemas.fingerprint import NOT_VISIBLE_FROM_SERVER
+from ..fields.variables import VARIABLES
 from .client import Client, NoAnswer
-from .told import PROBE_MESSAGES, PROBE_TEXT, Told, part, table, words
-from .vllm_text import settings_of
+from .server_facts import PROBE_MESSAGES, PROBE_TEXT, Told, part, table, words
+from .vllm_config_text import settings_of
 
 _CONFIG = "/server_info vllm_config (resolved)"
 _ENV = "/server_info vllm_env (resolved)"
@@ -98,7 +98,7 @@ def _read_config(client: Client, told: Told) -> None:
 
 def _lacks_settings(told: Told, reason: str) -> None:
     for section, field in _FROM_SETTINGS:
-        told.lacks(section, field, reason, UNTOLD_BY_SERVER)
+        told.lacks(section, field, reason, NOT_VISIBLE_FROM_SERVER)
 
 
 def _read_settings(config: dict[str, Any], told: Told) -> None:
@@ -130,7 +130,7 @@ def _say_settings(settings: dict[str, Any], told: Told) -> None:
     told.say("model", "quantization_method", said.get("quantization"), _CONFIG)
     for section, field in _FROM_SETTINGS:
         if (section, field) != ("engine", "attention_backend"):
-            told.lacks(section, field, "its settings do not name it", UNTOLD_BY_SERVER)
+            told.lacks(section, field, "its settings do not name it", NOT_VISIBLE_FROM_SERVER)
 
 
 def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:

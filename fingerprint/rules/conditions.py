@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import canonical_json
+from ...schemas.fingerprint import Absence
 from .base import Compared, Condition
-from .defaults import DEFAULTS, NOT_SET
+from .variable_defaults import DEFAULTS
 
 if TYPE_CHECKING:
     from ...schemas.fingerprint import Fact, Fingerprint
@@ -85,7 +86,7 @@ def _as_switch(name: str, reading: Fact | None) -> str | None:
     if reading is None:
         return None
     if reading.unavailable is not None:
-        return DEFAULTS[name][0] if reading.unavailable == NOT_SET and name in DEFAULTS else None
+        return DEFAULTS[name][0] if reading.absence is Absence.UNSET and name in DEFAULTS else None
     return (
         str(reading.value).strip().lower()
     )  # `true` is not `1`: several readers ask for exactly one of them
@@ -123,10 +124,7 @@ def _capabilities(reading: Fact | None) -> list[str] | None:
 
 
 def _probe_failed(c: Compared) -> bool:
-    return any(
-        side is not None and (side.unavailable or "").startswith("the probe failed: ")
-        for side in (c.before, c.after)
-    )
+    return any(side is not None and side.absence is Absence.PROBE_FAILED for side in (c.before, c.after))
 
 
 def _quantizes(c: Compared) -> bool:

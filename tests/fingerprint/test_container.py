@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from rip.fingerprint.context import Context
 from rip.fingerprint.probes import container
+from rip.fingerprint.probes.context import Context
 from rip.fingerprint.process import proc
 from rip.schemas.fingerprint import Section
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, write_safetensors
 from rip.fingerprint.collect import collect
-from rip.fingerprint.doubts import doubts
 from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.findings.reading import doubts
 from rip.fingerprint.model.ref import resolve
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint, Section, fact

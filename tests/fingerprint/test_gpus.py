@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from fakes.nvidia import stand_in
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.context import Context
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.gpus import answers as nvidia_answers
-from rip.fingerprint.identifiers import hash_ids
+from rip.fingerprint.export.identifiers import hash_ids
+from rip.fingerprint.gpus import nvidia_query as nvidia_answers
 from rip.fingerprint.probes import nvidia
+from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact, Fingerprint
 
 GPU_PROBES = [probe for probe in PROBES if probe.name in ("nvidia", "engine")]
@@ -254,7 +254,7 @@ def commands_of_children() -> list[str]:
 def test_a_hanging_driver_does_not_keep_the_command(machine: Machine, call: str) -> None:
     machine.plays(stand_in.machine() | {f"hang.{call}": "1"})
     script = (
-        "from rip.fingerprint.gpus import answers as nvidia_answers; nvidia_answers.LIMIT_S = 0.7\n"
+        "from rip.fingerprint.gpus import nvidia_query; nvidia_query.LIMIT_S = 0.7\n"
         "from rip.fingerprint.collect import collect; print(collect().to_json())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

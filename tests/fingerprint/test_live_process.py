@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from fakes.processes import SLEEP, TITLED_WORKER, make_environment, starting
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.context import Context, Server
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.probes import live_process
+from rip.fingerprint.probes import named_process
+from rip.fingerprint.probes.context import Context
 from rip.fingerprint.process import proc
+from rip.fingerprint.remote.address import Server
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint, Section, fact, unavailable
 
@@ -238,7 +239,7 @@ def test_one_that_ends_half_way_is_told_in_facts(start: Start, monkeypatch: pyte
     def ending(context: Context) -> dict[str, Section]:
         process.kill()
         process.wait()
-        return live_process.probe(context)
+        return named_process.probe(context)
 
     module = types.ModuleType("probe_of_this_test")
     module.probe = ending  # type: ignore[attr-defined]

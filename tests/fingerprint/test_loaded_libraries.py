@@ -14,9 +14,9 @@ from fakes.nvidia.stand_in import compiler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.libraries import loaded
-from rip.fingerprint.libraries.copies import Surroundings
 from rip.fingerprint.libraries.elf import MAX_BYTES, parse_elf, read_elf
 from rip.fingerprint.libraries.loaded import LoadedLibrary, UnreadableProcess, family_of, loaded_libraries
+from rip.fingerprint.libraries.on_disk import Surroundings
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="the stand-in libraries need a C compiler"),

@@ -20,12 +20,13 @@ from fakes.servers import API_KEY, endless, serve, serve_raw
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
-from rip.fingerprint.context import Context, Server
-from rip.fingerprint.doubts import doubts
 from rip.fingerprint.drift.compare import drift, not_compared
+from rip.fingerprint.findings.reading import doubts
+from rip.fingerprint.probes.context import Context
+from rip.fingerprint.probes.remote_server import probe
 from rip.fingerprint.remote import client as bounded_http
-from rip.fingerprint.remote.server import probe
-from rip.fingerprint.remote.vllm_text import settings_of
+from rip.fingerprint.remote.address import Server
+from rip.fingerprint.remote.vllm_config_text import settings_of
 from rip.schemas.errors import BadInput, EngineFailed
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
@@ -616,7 +617,7 @@ def test_an_address_with_a_path_keeps_it() -> None:
 def test_the_server_is_asked_no_more_when_it_falls_silent(short: None) -> None:
     asked: list[str] = []
     with serve_raw(endless(b"", b"", 0.05)) as url, pytest.raises(EngineFailed, match="no question"):
-        collect(server=Server(url, asking=asked.append))
+        collect(server=Server(url, on_request=asked.append))
     assert len(asked) == bounded_http.MAX_SILENT
 
 

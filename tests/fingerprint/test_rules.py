@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.probes.os_env import VARIABLES
+from rip.fingerprint.fields.variables import VARIABLES
 from rip.fingerprint.rules import RULES, rule_for, rules_of
-from rip.fingerprint.rules.defaults import DEFAULTS, NOT_SET
+from rip.fingerprint.rules.variable_defaults import DEFAULTS
 from rip.schemas.change import Change
-from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
+from rip.schemas.fingerprint import NOT_SET, Fact, Fingerprint, Section, fact, unavailable
 
 UNSET = unavailable(NOT_SET, "environment")
 

@@ -1,0 +1,104 @@
+"""Libraries that a process has loaded and copies that lie on disk, as one list, and which copy counts."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .loaded import LoadedLibrary
+from .on_disk import Copy, Package, Surroundings
+
+_STEMS = {"cuda_driver": "cuda", "cublaslt": "cublasLt", "nvjitlink": "nvJitLink", "miopen": "MIOpen"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """One library with everything that is known of it, loaded or not."""
+
+    family: str
+    label: str
+    path: str
+    build_id: str | None
+    size: int | None
+    package: Package | None
+    file_version: str | None
+    loaded: LoadedLibrary | None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it answers for its family: `libcudnn.so.9`, not `libcudnn_ops.so.9`."""
+        stem = _STEMS.get(self.family, self.family)
+        # Some wheels carry their copy with a digest in its name: libcudart-2a12a4a4.so.12.
+        return re.match(rf"(memfd:)?lib{stem}(-[0-9a-f]{{8}})?\.so", self.path.rpartition("/")[2]) is not None
+
+
+def joined(around: Surroundings, copies: list[Copy], loaded: list[LoadedLibrary]) -> list[Known]:
+    """Loaded libraries, then the copies on disk that are not: each file once, under a label of its own."""
+    on_disk = {(copy.state.st_dev, copy.state.st_ino): copy for copy in copies}
+    known, taken = [], set()
+    for item in loaded:
+        state = state_of(item.file) if not item.deleted else None
+        key = (state.st_dev, state.st_ino) if state else None
+        copy = on_disk.get(key) if key else None
+        taken.add(key)
+        label = copy.label if copy else around.where(item.path, item.soname)
+        package = None if item.deleted else around.package_of(item.path, item.size)
+        known.append(_known(label, item, package))
+    for key, copy in on_disk.items():
+        if key not in taken:
+            known.append(
+                Known(
+                    copy.family,
+                    copy.label,
+                    copy.path,
+                    copy.elf.build_id,
+                    copy.state.st_size,
+                    copy.package,
+                    copy.version,
+                    None,
+                )
+            )
+    return _labelled_apart(known)
+
+
+def _known(label: str, item: LoadedLibrary, package: Package | None) -> Known:
+    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", item.path)
+    return Known(
+        item.family,
+        label,
+        item.path,
+        item.build_id,
+        item.size,
+        package,
+        version[1] if version else None,
+        item,
+    )
+
+
+def state_of(path: Path | None) -> os.stat_result | None:
+    """The state of a file; None where there is none to look at."""
+    try:
+        return os.stat(path) if path is not None else None
+    except OSError:
+        return None
+
+
+def choice(family: str, known: list[Known], around: Surroundings) -> Known | None:
+    """The copy that answers for a family: the loaded one, else the first that torch would load."""
+    mains = [item for item in known if item.family == family and item.is_main]
+    if loaded := [item for item in mains if item.loaded is not None]:
+        return loaded[0]
+    if len(mains) > 1 and (needed := around.torch_needs()):
+        mains = [item for item in mains if item.path.rpartition("/")[2] in needed] or mains
+    return mains[0] if mains else None
+
+
+def _labelled_apart(known: list[Known]) -> list[Known]:
+    seen: dict[str, int] = {}
+    found = []
+    for item in known:
+        seen[item.label] = count = seen.get(item.label, 0) + 1
+        found.append(item if count == 1 else replace(item, label=f"{item.label}#{count}"))
+    return found
