@@ -20,8 +20,11 @@ from ..schemas.errors import BadInput, EngineFailed, RipError
 from ..schemas.fingerprint import PROBE, Fact, Fingerprint, Section, fact, unavailable
 from .probes.context import Context, Subject
 from .process import proc
+from .process.root_files import root_of
 
 if TYPE_CHECKING:
+    import psutil
+
     from .model.read_options import Progress, Strength
     from .model.ref import ModelRef
     from .remote.address import Server
@@ -137,7 +140,7 @@ def collect(
     if server is not None:
         context = replace(context, environ={})
     if observed is not None:
-        context = _of_process(context, observed.pid)
+        context = _of_process(context, observed)
     runs = [
         _Run(probe, context)
         for probe in probes
@@ -160,20 +163,20 @@ def collect(
     return Fingerprint.build(__version__, created, joined)
 
 
-def _of_process(context: Context, pid: int) -> Context:
+def _of_process(context: Context, process: psutil.Process) -> Context:
     """The same for a process that was named: its variables, its view of the files, its workers."""
-    launched, unread = proc.launch_environment(pid)
+    launched, unread = proc.launch_environment(process.pid)
     return replace(
         context,
         environ=launched,
         environ_unread=unread,
-        pid=pid,
-        root=proc.root_of(pid),
-        family=(pid, *proc.descendants(pid)),
+        pid=process.pid,
+        root=root_of(process.pid),
+        family=(process.pid, *proc.descendants(process)),
     )
 
 
-def _still_there(observed: proc.Process) -> Fact:
+def _still_there(observed: psutil.Process) -> Fact:
     """Whether the readings are all of one process: it may have ended, and its number may have been reused."""
     if proc.is_alive(observed):
         return fact(True, "/proc/PID/stat")

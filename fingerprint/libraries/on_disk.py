@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..process import proc
+from ..process import proc, root_files
 from .elf import Elf, read_elf
-from .loaded import family_of
+from .families import family_of
 
 GPU_FAMILIES = frozenset(
     {"cuda_driver", "cudart", "cublas", "cublaslt", "cudnn", "nccl", "nvrtc", "nvjitlink", "nvshmem"}
@@ -120,7 +120,7 @@ class Surroundings:
         for folder in self.site_folders:
             for path in self._dist_infos(folder):
                 if path.name.startswith("torch-"):
-                    text = self._text(path / "METADATA", _MAX_METADATA_BYTES)
+                    text = _text(path / "METADATA", _MAX_METADATA_BYTES)
                     return {name.lower(): version for name, version in _PIN.findall(text)}
         return {}
 
@@ -163,7 +163,7 @@ class Surroundings:
     def _loader_cache(self) -> list[str]:
         """The files that the loader knows without being told where; glibc only."""
         try:
-            content = proc.read_inside(self.root, _LOADER_CACHE, _MAX_CACHE_BYTES)
+            content = root_files.read_file(self.root, _LOADER_CACHE, _MAX_CACHE_BYTES)
         except proc.Unread:
             return []
         start = content.find(_CACHE_MAGIC)  # an older format may stand before it
@@ -202,7 +202,7 @@ class Surroundings:
 
     def _place(self, path: str) -> Path | None:
         try:
-            place = proc.inside(self.root, path)
+            place = root_files.locate(self.root, path)
             return place if place.exists() else None
         except (proc.Unread, OSError, ValueError):
             return None
@@ -223,7 +223,7 @@ class Surroundings:
             for path in self._dist_infos(folder):
                 if re.sub(r"[-_.]+", "_", path.name).lower().startswith(wanted):
                     name, version = _named(path)
-                    for line in self._text(path / "RECORD", _MAX_RECORD_BYTES).splitlines():
+                    for line in _text(path / "RECORD", _MAX_RECORD_BYTES).splitlines():
                         if ".so" in line:
                             file, _, rest = line.partition(",")
                             size = rest.rpartition(",")[2]
@@ -231,11 +231,9 @@ class Surroundings:
             self._records[key] = owners
         return self._records[key]
 
-    def _text(self, path: Path, limit: int) -> str:
-        try:
-            return proc.read_inside(Path("/"), str(path), limit).decode("utf-8", "replace")
-        except proc.Unread:
-            return ""
+
+def _text(path: Path, limit: int) -> str:
+    return root_files.read_text(Path("/"), str(path), limit)
 
 
 def _named(dist_info: Path) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, unavailable
 from ..fields.machine_fields import NUMERIC_ISA
-from ..process import proc
+from ..process import proc, root_files
 
 if TYPE_CHECKING:
     from .context import Context
@@ -44,7 +44,7 @@ def _of_process(pid: int, root: Path) -> dict[str, Fact]:
     """What the kernel tells of another process; its thread pools are asked from inside only."""
     inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
     try:
-        usable = fact(proc.cpu_count(pid), "/proc/PID/status")
+        usable = fact(len(proc.usable_cpus(pid)), "/proc/PID/status")
         quota = _quota_of(pid, root)
     except proc.Unread as reason:
         usable = quota = unavailable(str(reason), "/proc/PID")
@@ -58,7 +58,7 @@ def _quota_of(pid: int, root: Path) -> Fact:
     places = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
     for base, path in places:
         with contextlib.suppress(proc.Unread, ValueError):
-            quota, period = proc.read_inside(base, path, 100).decode("ascii").split()
+            quota, period = root_files.read_file(base, path, 100).decode("ascii").split()
             return _as_cores(quota, period)
     return unavailable(f"there is no {_CGROUP_QUOTA}", "cgroup")
 

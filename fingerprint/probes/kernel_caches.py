@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..process import proc
+from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
 from .kernel_cache_folder import TooSlow, describe
@@ -139,7 +139,9 @@ def _read(context: Context, where: list[Place], deadline: float) -> Fact:
     forbidden: proc.Forbidden | None = None
     for place in where:
         try:
-            value = describe(proc.inside(context.root, locations.absolute(context, place.path)), deadline)
+            value = describe(
+                root_files.locate(context.root, locations.absolute(context, place.path)), deadline
+            )
         except proc.Forbidden as reason:
             forbidden = reason
             continue
@@ -177,9 +179,6 @@ def _below(place: Place, folder: str) -> Place:
 def _in_packages(context: Context, relative: list[str]) -> list[Place]:
     top = relative[0].partition("/")[0]
     for folder in locations.package_folders(context):
-        try:
-            if proc.inside(context.root, f"{folder}/{top}").is_dir():
-                return [Place(f"{folder}/{name}", name) for name in relative]
-        except (proc.Unread, OSError):
-            continue
+        if root_files.is_folder(context.root, f"{folder}/{top}"):
+            return [Place(f"{folder}/{name}", name) for name in relative]
     return []

@@ -6,8 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ..process import proc
+from ..process import proc, root_files
 from ..process.interpreter import python_of
+from ..process.memory_map import mapped_files
 
 if TYPE_CHECKING:
     from .context import Context
@@ -29,7 +30,7 @@ def account(context: Context) -> tuple[str, str] | None:
     """(name, home folder) of the observed process's user, as its own `/etc/passwd` has them."""
     number = uid(context)
     try:
-        text = proc.read_inside(context.root, "/etc/passwd", MAX_PASSWD_BYTES)
+        text = root_files.read_file(context.root, "/etc/passwd", MAX_PASSWD_BYTES)
     except proc.Unread:
         return None
     for line in text.decode("utf-8", "surrogateescape").splitlines():
@@ -78,7 +79,7 @@ def package_folders(context: Context) -> list[str]:
         return [folder for folder in dict.fromkeys(sys.path) if folder]
     try:
         executable = proc.link(context.pid, "exe").removesuffix(" (deleted)")
-        words, mapped = proc.command_line(context.pid), proc.mapped_files(context.pid)
+        words, mapped = proc.command_line(context.pid), mapped_files(context.pid)
         folder = proc.link(context.pid, "cwd")
     except proc.Unread:
         return []

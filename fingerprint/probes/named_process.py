@@ -19,8 +19,9 @@ from ..engine_arguments.meaning import EXPECTED, fields_of
 from ..engine_arguments.spelling import CONFIG_FILES
 from ..fields.packages import FRAMEWORK_PACKAGES, KERNEL_PACKAGES
 from ..fields.variables import ALL_VARIABLES
-from ..process import installed_packages, proc
+from ..process import installed_packages, proc, root_files
 from ..process.interpreter import Python, python_of
+from ..process.memory_map import mapped_files
 from ..untrusted import redact
 from .cpu import FROM_INSIDE, UNTOLD_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE
@@ -69,7 +70,7 @@ class Named:
 
     @cached_property
     def mapped(self) -> set[str] | proc.Unread:
-        return _attempt(lambda: proc.mapped_files(self.pid))
+        return _attempt(lambda: mapped_files(self.pid))
 
     @cached_property
     def python(self) -> Python | proc.Unread:
@@ -94,7 +95,7 @@ class Named:
     def sha256(self, path: str, limit: int) -> Fact:
         """The digest of a file that it names."""
         try:
-            content = proc.read_inside(self.context.root, os.path.join(self.folder, path), limit + 1)
+            content = root_files.read_file(self.context.root, os.path.join(self.folder, path), limit + 1)
         except proc.Unread as reason:
             return unavailable(redact.text(str(reason)), "file-sha256")
         if len(content) > limit:
@@ -133,7 +134,7 @@ def _engine(named: Named) -> Engine | None:
     parent = named.pid
     while engine is not None and engine.arguments is None:
         try:
-            parent = proc.status_of(parent).parent
+            parent = proc.parent_of(parent)
             above = command_line.recognise(proc.command_line(parent), ())
         except proc.Unread:
             break
@@ -217,7 +218,7 @@ def _torch_versions(named: Named, python: Python) -> dict[str, Fact]:
     """Commit and HIP version of the torch that is installed; of CUDA speaks section `libraries`."""
     for folder in python.folders:
         try:
-            text = proc.read_inside(named.context.root, f"{folder}/{VERSION_FILE}", _MAX_VERSION_BYTES)
+            text = root_files.read_file(named.context.root, f"{folder}/{VERSION_FILE}", _MAX_VERSION_BYTES)
         except proc.Unread:
             continue
         versions = versions_in(text.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
 from ..fields.variables import VARIABLES
-from ..process import proc
+from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
 
@@ -52,7 +52,7 @@ def probe(context: Context) -> dict[str, Section]:
     forbidden: proc.Forbidden | None = None
     for name, path in _places(context):
         try:
-            content = proc.read_inside(context.root, locations.absolute(context, path), _MAX_BYTES)
+            content = root_files.read_file(context.root, locations.absolute(context, path), _MAX_BYTES)
         except proc.Forbidden as error:
             forbidden = error
             continue

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
 from ..findings.libraries import differing_processes, warnings
 from ..libraries.inventory import Known, choice, joined, state_of
-from ..libraries.loaded import LoadedLibrary, UnreadableProcess, loaded_libraries
+from ..libraries.loaded import LoadedLibrary, loaded_libraries
 from ..libraries.on_disk import Surroundings
 from ..libraries.version_child import QUESTIONS, ask
 from ..libraries.version_query import ask_apart
-from ..process import proc
+from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
 
@@ -42,7 +42,7 @@ _TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", re.MULTILINE)
 def probe(context: Context) -> dict[str, Section]:
     """The whole section; see docs/fingerprint.md for its fields."""
     loaded, problem, apart = _loaded(context)
-    closed = proc.closed(context.root) if context.pid is not None else None
+    closed = root_files.why_closed(context.root) if context.pid is not None else None
     if context.pid is not None and problem is not None:
         # Who cannot see what a process has loaded cannot see its files either: nothing is known to be absent.
         closed = closed or problem
@@ -92,17 +92,17 @@ def _loaded(context: Context) -> tuple[list[LoadedLibrary], str | None, list[str
         try:
             # The driver's library is one a machine; in this process another probe may have brought it in.
             return [item for item in loaded_libraries() if item.family != "cuda_driver"], None, []
-        except UnreadableProcess as reason:
+        except proc.Unread as reason:
             return [], str(reason), []
     try:
         by_process = [loaded_libraries(context.pid)]
-    except UnreadableProcess as reason:
+    except proc.Unread as reason:
         return [], str(reason), []
     for member in context.family:
         if member != context.pid:
             try:
                 by_process.append(loaded_libraries(member))
-            except UnreadableProcess:
+            except proc.Unread:
                 continue  # a worker that ended meanwhile, or of another user: the named one was readable
     found = {(item.path, item.device, item.inode): item for process in by_process for item in process}
     return [found[key] for key in sorted(found)], None, differing_processes(by_process)
@@ -223,7 +223,7 @@ def _sha256(library: LoadedLibrary) -> str | None:
 @lru_cache(maxsize=64)
 def _digest(path: Path, *state: int) -> str | None:
     try:
-        content = proc.read_inside(Path("/"), str(path), MAX_HASHED_BYTES)
+        content = root_files.read_file(Path("/"), str(path), MAX_HASHED_BYTES)
     except proc.Unread:
         return None
     return hashlib.sha256(content).hexdigest()
@@ -249,7 +249,7 @@ def _cuda(around: Surroundings, cudart: Known | None, version: Fact) -> Fact:
     """The CUDA that torch is built for, else the runtime that is there."""
     for folder in around.site_folders:
         try:
-            text = proc.read_inside(around.root, f"{folder}/torch/version.py", 1 << 16).decode(
+            text = root_files.read_file(around.root, f"{folder}/torch/version.py", 1 << 16).decode(
                 "utf-8", "replace"
             )
         except proc.Unread:

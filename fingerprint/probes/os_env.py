@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
 from ..fields.variables import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
-from ..process import proc
+from ..process import proc, root_files
+from ..process.memory_map import mapped_files
 from ..untrusted import redact
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _distribution_inside(root: Path) -> Fact:
     reason = "there is no os-release file"
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         try:
-            text = proc.read_inside(root, path, _MAX_RELEASE_BYTES).decode("utf-8", "replace")
+            text = root_files.read_file(root, path, _MAX_RELEASE_BYTES).decode("utf-8", "replace")
         except proc.Unread as unread:
             reason = str(unread)
             continue
@@ -106,9 +107,9 @@ def _mapped_libc(root: Path, pid: int) -> Fact:
     """The C library that another process runs on, from the file that it has mapped."""
     source = "proc-maps"
     try:
-        paths = proc.mapped_files(pid)
+        paths = mapped_files(pid)
         found = [path for path in paths if re.search(r"/libc(?:\.so\.6|-[\d.]+\.so)$", path)]
-        content = proc.read_inside(root, found[0], _MAX_LIBC_BYTES) if found else b""
+        content = root_files.read_file(root, found[0], _MAX_LIBC_BYTES) if found else b""
     except proc.Unread as reason:
         return unavailable(str(reason), source)
     if version := _GLIBC.search(content):

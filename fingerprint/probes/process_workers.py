@@ -10,13 +10,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, unavailable
 from ..fields.variables import ALL_VARIABLES
 from ..process import proc
 from ..untrusted import redact
 from .os_env import LAUNCH_SOURCE
+
+if TYPE_CHECKING:
+    import psutil
 
 _DESCENDANTS = "/proc/PID/cmdline of its descendants"
 _ACCELERATORS = (
@@ -67,7 +70,7 @@ def _layout(workers: dict[int, str]) -> dict[str, Fact]:
     processors: dict[str, list[int]] = {}
     for member, role in workers.items():
         try:
-            processors.setdefault(role, []).append(proc.cpu_count(member))
+            processors.setdefault(role, []).append(len(proc.usable_cpus(member)))
         except proc.Unread:
             continue  # it ended meanwhile
     if not processors:
@@ -123,27 +126,25 @@ def _accelerators(pid: int, family: tuple[int, ...]) -> Fact:
 
 def _volatile(pid: int, family: tuple[int, ...]) -> dict[str, Fact]:
     """Which process it is: nothing of it changes a number."""
-    readings: dict[str, Callable[[], object]] = {
-        "name": lambda: redact.text(proc.status_of(pid).name),
-        "executable": lambda: redact.text(proc.link(pid, "exe")),
-        "working_directory": lambda: redact.text(proc.link(pid, "cwd")),
-        "command_line": lambda: redact.command_line(proc.command_line(pid)),
-        "user_id": lambda: proc.owner(pid),
-        "threads": lambda: proc.status_of(pid).threads,
-        "allowed_cpus": lambda: proc.allowed_cpus(pid),
-        "started": lambda: _started(pid),
+    readings: dict[str, Callable[[psutil.Process], object]] = {
+        "name": lambda process: redact.text(process.name()),
+        "executable": lambda _: redact.text(proc.link(pid, "exe")),
+        "working_directory": lambda _: redact.text(proc.link(pid, "cwd")),
+        "command_line": lambda _: redact.command_line(proc.command_line(pid)),
+        "user_id": lambda process: process.uids().effective,
+        "threads": lambda process: process.num_threads(),
+        "allowed_cpus": lambda process: sorted(process.cpu_affinity()),
+        "started": lambda process: _in_utc(process.create_time()),
     }
     found = {"pid": fact(pid, "--pid"), "family": fact(list(family), "/proc/PID/stat")}
     for name, reading in readings.items():
         try:
-            found[name] = fact(reading(), "/proc/PID")
+            with proc.open_process(pid) as process:
+                found[name] = fact(reading(process), "/proc/PID")
         except proc.Unread as reason:
             found[name] = unavailable(str(reason), "/proc/PID")
     return found
 
 
-def _started(pid: int) -> str:
-    """When it was started, UTC, to the second."""
-    since_boot = float(Path("/proc/uptime").read_text("ascii").split()[0])
-    age = since_boot - proc.status_of(pid).started / os.sysconf("SC_CLK_TCK")
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age))
+def _in_utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from . import proc
+from . import proc, root_files
 
 _SITE = re.compile(r"^(/.*?/(?:site|dist)-packages)/.*\.so(?:\.[\d.]+)?$")
 """Of a code library; a model that is mapped from there is only data."""
@@ -33,7 +33,7 @@ class Python:
         found = []
         for folder in self.folders:
             try:
-                found.append(str(proc.inside(root, folder)))
+                found.append(str(root_files.locate(root, folder)))
             except proc.Unread:
                 continue  # it went away after it was found
         return found
@@ -65,9 +65,8 @@ def python_of(
         return Python(None, None, ())
     programs = [str(PurePosixPath(working_directory, word)) for word in command_line[:2] if "/" in word]
     candidates = dict.fromkeys(_candidates(root, executable, programs, paths, environ, short))
-    return Python(
-        version or short, compiler, tuple(folder for folder in candidates if _is_folder(root, folder))
-    )
+    folders = tuple(folder for folder in candidates if root_files.is_folder(root, folder))
+    return Python(version or short, compiler, folders)
 
 
 def _candidates(
@@ -107,26 +106,16 @@ def _settings(root: Path, home: str) -> dict[str, str]:
     """The pyvenv.cfg of a virtual environment; empty where there is none."""
     if not home:
         return {}
-    try:
-        text = proc.read_inside(root, f"{home}/pyvenv.cfg", _MAX_CFG_BYTES).decode("utf-8", "replace")
-    except proc.Unread:
-        return {}
+    text = root_files.read_text(root, f"{home}/pyvenv.cfg", _MAX_CFG_BYTES)
     pairs = (line.partition("=") for line in text.splitlines())
     return {name.strip().lower(): value.strip().lower() for name, _, value in pairs}
-
-
-def _is_folder(root: Path, folder: str) -> bool:
-    try:
-        return proc.inside(root, folder).is_dir()
-    except (proc.Unread, OSError):
-        return False
 
 
 def _of_interpreter(root: Path, paths: list[str], short: str | None) -> tuple[str | None, str | None]:
     """Version and compiler as they stand in the interpreter's file, where CPython keeps them as texts."""
     for path in paths if short else ():
         try:
-            content = proc.read_inside(root, path, _MAX_INTERPRETER_BYTES)
+            content = root_files.read_file(root, path, _MAX_INTERPRETER_BYTES)
         except proc.Unread:
             continue
         # The linker may keep it as the end of a longer text, such as a path.

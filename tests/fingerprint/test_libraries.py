@@ -297,7 +297,7 @@ def test_a_process_that_ended_leaves_reasons() -> None:
     ended.wait()
     found = section(ended.pid)
     for field in ("loaded", "nccl", "cublas_build_id"):
-        assert reason(found, field) == "there is no such process (any more)"
+        assert reason(found, field) == numeric_libraries.proc.ENDED
 
 
 # NCCL's files.
@@ -332,7 +332,7 @@ def test_files_of_a_process_that_may_not_be_read_are_not_said_to_be_absent(
     library = build(torch.parents[2] / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
     with running(torch, library) as pid:
         monkeypatch.setattr(
-            numeric_libraries.proc, "closed", lambda root: numeric_libraries.proc.NO_PERMISSION
+            numeric_libraries.root_files, "why_closed", lambda root: numeric_libraries.proc.NO_PERMISSION
         )
         found = section(pid)
     assert found.facts["loaded"].value is not None
