@@ -122,9 +122,9 @@ def fingerprint(
       rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
       rip fingerprint --read pasted.txt -o incident.json
     """
-    from ..fingerprint.findings.reading import doubts
     from ..fingerprint.load import from_bytes
     from ..fingerprint.model.ref import resolve
+    from ..fingerprint.present.findings import list_warnings
     from ..schemas.files import write_private
     from .console import printable, stderr_console
     from .drift import load_fingerprint, name_of, read_file
@@ -160,8 +160,8 @@ def fingerprint(
     else:
         reference = resolve(model, accept_adapter=True) if model is not None else None
         read = _collect(reference, pid, server, console, **depth)
-        for doubt in doubts(read):
-            print(f"warning: {printable(doubt)}", file=sys.stderr)
+        for warning in list_warnings(read):
+            print(f"warning: {printable(warning)}", file=sys.stderr)
     if hash_ids:
         from ..fingerprint.export import identifiers
 

@@ -1,96 +1,155 @@
-"""What is suspicious about the libraries of a process, in plain sentences: another copy than one believes."""
+"""What is suspicious about the libraries of a process: a different copy runs than one would expect."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from ..libraries.inventory import Known
+from ..libraries.inventory import Library
 from ..libraries.loaded import LoadedLibrary
 
 
-def warnings(
-    known: Sequence[Known], chosen: Mapping[str, Known], packages: Mapping[str, str], pins: Mapping[str, str]
-) -> list[str]:
+@dataclass(frozen=True)
+class CopyName:
+    """What tells one copy of a library from another."""
+
+    label: str
+    version: str | None
+    build_id: str | None
+
+
+@dataclass(frozen=True)
+class FileChanged:
+    """The file of a loaded library was replaced, or deleted, since it was loaded."""
+
+    label: str
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class NotAsInstalled:
+    """A file does not have the size that its package recorded."""
+
+    label: str
+    package: str
+
+
+@dataclass(frozen=True)
+class SeveralLoaded:
+    """One process has loaded different copies of one library."""
+
+    family: str
+    builds: int
+    copies: tuple[CopyName, ...]
+
+
+@dataclass(frozen=True)
+class LoadedFromElsewhere:
+    """The installed package has this library, and the process has loaded a different build of it."""
+
+    family: str
+    loaded: CopyName
+    installed: CopyName
+
+
+@dataclass(frozen=True)
+class PinNotMet:
+    """torch requires one version of a package, and a different one is installed."""
+
+    package: str
+    required: str
+    installed: str
+
+
+@dataclass(frozen=True)
+class ProcessesDiffer:
+    """The processes of one server have loaded different copies of one library."""
+
+    name: str
+    copies: int
+
+
+LibraryFinding = (
+    FileChanged | NotAsInstalled | SeveralLoaded | LoadedFromElsewhere | PinNotMet | ProcessesDiffer
+)
+
+
+def check_libraries(
+    known: Sequence[Library], packages: Mapping[str, str], pins: Mapping[str, str]
+) -> list[LibraryFinding]:
     """Every mismatch between loaded, installed and expected libraries.
 
     Args:
         known: All libraries, loaded ones first, copies on disk in the order torch would take them.
-        chosen: Family → the copy that answers for it.
         packages: Installed `nvidia-*` packages: name → version.
-        pins: The versions of them that the installed torch asks for.
+        pins: The versions of them that the installed torch requires.
     """
-    found = []
+    found: list[LibraryFinding] = []
     for item in known:
         if item.loaded is not None and item.loaded.deleted:
-            what = "was replaced on disk" if item.loaded.replaced else "was deleted from disk"
-            found.append(f"{item.label} {what} since it was loaded: a restart will load another file or none")
+            found.append(FileChanged(item.label, item.loaded.replaced))
         if item.package is not None and not item.package.as_installed:
-            found.append(f"{item.label} is not the file that {item.package} installed")
+            found.append(NotAsInstalled(item.label, str(item.package)))
     for family in sorted({item.family for item in known}):
-        found += _of_family(family, [item for item in known if item.family == family and item.is_main])
-    for name in sorted(pins):
-        if name in packages and packages[name] != pins[name]:
-            found.append(f"torch asks for {name} {pins[name]}, but {packages[name]} is installed")
+        found += _check_family(family, [item for item in known if item.family == family and item.is_main])
+    found += [
+        PinNotMet(name, pins[name], packages[name])
+        for name in sorted(pins)
+        if name in packages and packages[name] != pins[name]
+    ]
     return found
 
 
-def _of_family(family: str, items: list[Known]) -> list[str]:
+def _check_family(family: str, items: list[Library]) -> list[LibraryFinding]:
     loaded = [item for item in items if item.loaded is not None]
     builds = {item.build_id or item.path for item in loaded}
     if len(builds) > 1:
-        names = ", ".join(sorted(_named(item) for item in loaded))
-        return [f"{len(builds)} different copies of {family} are loaded at once: {names}"]
+        return [SeveralLoaded(family, len(builds), tuple(map(_name, loaded)))]
     installed = [item for item in items if item.loaded is None]
     if not loaded or not installed or loaded[0].loaded is None or loaded[0].loaded.deleted:
         return []
     here = loaded[0]
     if here.label.startswith("site-packages/"):
         return []  # what the wheels bring is what their programs load; other copies beside it do no harm
-    name = _major(here)
     expected = next(
-        (item for item in installed if item.label.startswith("site-packages/") and _major(item) == name), None
+        (
+            item
+            for item in installed
+            if item.label.startswith("site-packages/") and _major(item) == _major(here)
+        ),
+        None,
     )
     if expected is None or expected.build_id == here.build_id:
         return []
-    return [f"{family} is loaded from {_named(here)}, not from the installed {_named(expected)}"]
+    return [LoadedFromElsewhere(family, _name(here), _name(expected))]
 
 
-def _major(item: Known) -> str:
-    """What the loader looks for, `libnccl.so.2`: two major versions may be there for two programs."""
+def _major(item: Library) -> str:
+    """What the loader searches for, `libnccl.so.2`: two programs may need two major versions."""
     match = re.match(r".*?\.so(\.\d+)?", item.path.rpartition("/")[2])
     return match[0] if match else item.path
 
 
-def _named(item: Known) -> str:
+def _name(item: Library) -> CopyName:
     version = item.file_version or (item.package.version if item.package else None)
-    if version is None:
-        version = f"build {item.build_id[:12]}" if item.build_id else "of unknown version"
-    return f"{item.label} ({version})"
+    return CopyName(item.label, version, item.build_id)
 
 
-def differing_processes(by_process: Sequence[Sequence[LoadedLibrary]]) -> list[str]:
-    """Families of which the processes of one server have mapped different files."""
-    builds: dict[str, dict[str, set[str]]] = {}
+def compare_processes(by_process: Sequence[Sequence[LoadedLibrary]]) -> list[LibraryFinding]:
+    """Libraries of which the processes of one server have mapped different files."""
+    loaded: dict[str, list[frozenset[str]]] = {}
+    """File name → the builds of it in each process that has mapped one."""
     for process in by_process:
+        builds: dict[str, set[str]] = {}
         for item in process:
             name = item.soname or item.path.rpartition("/")[2]
-            builds.setdefault(name, {}).setdefault(item.build_id or item.path, set()).add(item.path)
-    found = []
-    for name, versions in sorted(builds.items()):
-        if len(versions) > 1 and _not_within_one(name, by_process):
-            found.append(f"the processes have loaded {len(versions)} different copies of {name}")
-    return found
-
-
-def _not_within_one(name: str, by_process: Sequence[Sequence[LoadedLibrary]]) -> bool:
-    """Whether it is the processes that differ, and not one process that has several copies."""
-    sets = {
-        frozenset(
-            item.build_id or item.path
-            for item in process
-            if (item.soname or item.path.rpartition("/")[2]) == name
-        )
-        for process in by_process
-    }
-    return len(sets - {frozenset()}) > 1
+            builds.setdefault(name, set()).add(item.build_id or item.path)
+        for name, found in builds.items():
+            loaded.setdefault(name, []).append(frozenset(found))
+    # Where all processes have the same several copies, it is not the processes that differ.
+    return [
+        ProcessesDiffer(name, len(frozenset().union(*sets)))
+        for name, sets in sorted(loaded.items())
+        if len(set(sets)) > 1
+    ]

@@ -1,11 +1,11 @@
-"""Asks AMD's own Python package, in a process of its own, about its GPUs: documented calls that only read."""
+"""Reads AMD's GPUs through its Python package, in a process of its own: documented calls that only read."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from .child_protocol import ask
+from .child_protocol import report
 
 # The documented calls, by the field that holds their answer. Ids are strings or numbers, sizes MB.
 _CALLS = {
@@ -24,13 +24,13 @@ def main() -> None:
     """One reading a call and GPU."""
     import amdsmi
 
-    if ask("init", "", lambda: amdsmi.amdsmi_init() or True) is None:
+    if report("init", "", lambda: amdsmi.amdsmi_init() or True) is None:
         return
     handles = amdsmi.amdsmi_get_processor_handles()
-    ask("count", "", lambda: len(handles))
+    report("count", "", lambda: len(handles))
     for index, handle in enumerate(handles):
         for name, call in _CALLS.items():
-            ask(name, str(index), partial(_call, amdsmi, call, handle))
+            report(name, str(index), partial(_call, amdsmi, call, handle))
     amdsmi.amdsmi_shut_down()
 
 

@@ -1,4 +1,4 @@
-"""Asks the CUDA driver API, in a process of its own, which devices a process sees: it makes no context."""
+"""Reads the devices that a process sees, in a process of its own: the CUDA driver API, without a context."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .child_protocol import Failed, ask, loaded, plain
+from .child_protocol import Failed, as_text, loaded_libraries, report
 
 
 def main() -> None:
-    """What the driver API tells of the devices this process would see, in the order it numbers them."""
+    """What the driver API reports of the devices this process would see, in the order it numbers them."""
     from cuda.bindings import driver
 
     def call(function: Any, *arguments: Any) -> Any:
@@ -28,22 +28,22 @@ def main() -> None:
         return int(call(driver.cuDeviceGet, ordinal))
 
     def name_of(device: Any) -> str:
-        return plain(call(driver.cuDeviceGetName, 256, device).split(b"\0")[0])
+        return as_text(call(driver.cuDeviceGetName, 256, device).split(b"\0")[0])
 
     def as_nvml_writes(number: Any, device: Any) -> str:
         kind = "MIG" if " MIG " in name_of(device) else "GPU"
         return f"{kind}-{uuid.UUID(bytes=bytes(number))}"
 
-    ask("cuda_version", "", lambda: call(driver.cuDriverGetVersion))
-    begun = ask("init", "", lambda: call(driver.cuInit, 0))
-    ask("libraries", "", lambda: loaded("libcuda.so"))
-    if not begun:
+    report("cuda_version", "", lambda: call(driver.cuDriverGetVersion))
+    initialized = report("init", "", lambda: call(driver.cuInit, 0))
+    report("libraries", "", lambda: loaded_libraries("libcuda.so"))
+    if not initialized:
         return
     read_uuid = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)  # the slice's own, in MIG mode
     readers: dict[str, Callable[[Any], Any]] = {
         "name": name_of,
         "uuid": lambda device: as_nvml_writes(call(read_uuid, device).bytes, device),
-        "pci_bus_id": lambda device: plain(call(driver.cuDeviceGetPCIBusId, 32, device).split(b"\0")[0]),
+        "pci_bus_id": lambda device: as_text(call(driver.cuDeviceGetPCIBusId, 32, device).split(b"\0")[0]),
         "compute_capability": lambda device: ".".join(
             str(attribute(device, f"COMPUTE_CAPABILITY_{part}")) for part in ("MAJOR", "MINOR")
         ),
@@ -57,7 +57,7 @@ def main() -> None:
             "threads_per_sm": attribute(device, "MAX_THREADS_PER_MULTIPROCESSOR"),
         },
     }
-    for ordinal in range(ask("count", "", lambda: call(driver.cuDeviceGetCount)) or 0):
-        device = ask("handle", str(ordinal), partial(handle_of, ordinal))
+    for ordinal in range(report("count", "", lambda: call(driver.cuDeviceGetCount)) or 0):
+        device = report("handle", str(ordinal), partial(handle_of, ordinal))
         for name, read in readers.items() if device is not None else ():
-            ask(name, str(ordinal), partial(read, device))
+            report(name, str(ordinal), partial(read, device))

@@ -1,4 +1,4 @@
-"""Asks NVML, in a process of its own, all about the GPUs: it knows the calls, their units and words."""
+"""Reads the GPUs through NVML, in a process of its own: it knows the calls, their units and their names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .child_protocol import ask, loaded, plain, tell
+from .child_protocol import as_text, loaded_libraries, report, send
 
 Reader = Callable[[Any, Any], Any]
 
@@ -30,20 +30,20 @@ _P2P = {
 _TOPOLOGY = {0: "INT", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
-def word(words: dict[int, str], code: int) -> str:
+def name_of(names: dict[int, str], code: int) -> str:
     """The name of an enumeration's value; one that is new keeps its number."""
-    return words.get(code, f"code {code}")
+    return names.get(code, f"code {code}")
 
 
-def _pair(words: dict[int, str], modes: list[int]) -> Any:
-    """A mode, and the one that waits for a reboot or reset where it is another."""
-    current, pending = (word(words, mode) for mode in modes)
+def _pair(names: dict[int, str], modes: list[int]) -> Any:
+    """A mode, and the one that waits for a reboot or reset where it differs."""
+    current, pending = (name_of(names, mode) for mode in modes)
     return current if current == pending else {"current": current, "pending": pending}
 
 
 def _cpus(nv: Any, handle: Any) -> str:
-    words = nv.nvmlDeviceGetCpuAffinity(handle, ((os.cpu_count() or 1) + 63) // 64)
-    cpus = [64 * place + bit for place, bits in enumerate(words) for bit in range(64) if bits >> bit & 1]
+    masks = nv.nvmlDeviceGetCpuAffinity(handle, ((os.cpu_count() or 1) + 63) // 64)
+    cpus = [64 * index + bit for index, bits in enumerate(masks) for bit in range(64) if bits >> bit & 1]
     starts = [cpu for cpu in cpus if cpu - 1 not in cpus]
     ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
     return ",".join(
@@ -81,8 +81,8 @@ def _nvlink(nv: Any, handle: Any) -> dict[str, Any]:
 
 def _remote_end(nv: Any, handle: Any, link: int) -> str:
     try:
-        kind = word(_REMOTE_ENDS, nv.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
-        return f"{kind} {plain(nv.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)}"
+        kind = name_of(_REMOTE_ENDS, nv.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
+        return f"{kind} {as_text(nv.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)}"
     except nv.NVMLError as error:
         return f"unknown ({error})"
 
@@ -90,7 +90,7 @@ def _remote_end(nv: Any, handle: Any, link: int) -> str:
 def _fabric(nv: Any, handle: Any) -> dict[str, Any]:
     info = nv.c_nvmlGpuFabricInfoV_t()
     nv.nvmlDeviceGetGpuFabricInfoV(handle, nv.byref(info))
-    known = {"state": word(_FABRIC_STATES, info.state)}
+    known = {"state": name_of(_FABRIC_STATES, info.state)}
     if info.state == nv.NVML_GPU_FABRIC_STATE_COMPLETED:
         cluster = str(uuid.UUID(bytes=bytes(info.clusterUuid)))
         known |= {"status": info.status, "clique": info.cliqueId, "cluster_uuid": cluster}
@@ -99,7 +99,7 @@ def _fabric(nv: Any, handle: Any) -> dict[str, Any]:
 
 
 def _processes(nv: Any, handle: Any) -> list[dict[str, Any]]:
-    # Memory of a process is not told to every user, nor on every platform.
+    # Memory of a process is not shown to every user, nor on every platform.
     return [
         {"pid": process.pid}
         | ({} if process.usedGpuMemory is None else {"memory_bytes": process.usedGpuMemory})
@@ -111,17 +111,17 @@ STABLE: dict[str, Reader] = {
     "name": lambda nv, gpu: nv.nvmlDeviceGetName(gpu),
     "uuid": lambda nv, gpu: nv.nvmlDeviceGetUUID(gpu),
     "serial": lambda nv, gpu: nv.nvmlDeviceGetSerial(gpu),
-    "pci_bus_id": lambda nv, gpu: plain(nv.nvmlDeviceGetPciInfo(gpu).busId),
+    "pci_bus_id": lambda nv, gpu: as_text(nv.nvmlDeviceGetPciInfo(gpu).busId),
     "compute_capability": lambda nv, gpu: ".".join(map(str, nv.nvmlDeviceGetCudaComputeCapability(gpu))),
     "memory_total_bytes": lambda nv, gpu: nv.nvmlDeviceGetMemoryInfo(gpu).total,
     "cuda_cores": lambda nv, gpu: nv.nvmlDeviceGetNumGpuCores(gpu),
     "vbios": lambda nv, gpu: nv.nvmlDeviceGetVbiosVersion(gpu),
     "gsp_firmware": lambda nv, gpu: nv.nvmlDeviceGetGspFirmwareVersion(gpu),
-    "virtualization": lambda nv, gpu: word(_VIRTUALIZATION, nv.nvmlDeviceGetVirtualizationMode(gpu)),
+    "virtualization": lambda nv, gpu: name_of(_VIRTUALIZATION, nv.nvmlDeviceGetVirtualizationMode(gpu)),
     "mig_mode": lambda nv, gpu: _pair(_ENABLED, nv.nvmlDeviceGetMigMode(gpu)),
     "ecc_mode": lambda nv, gpu: _pair(_ENABLED, nv.nvmlDeviceGetEccMode(gpu)),
-    "persistence_mode": lambda nv, gpu: word(_ENABLED, nv.nvmlDeviceGetPersistenceMode(gpu)),
-    "compute_mode": lambda nv, gpu: word(_COMPUTE_MODES, nv.nvmlDeviceGetComputeMode(gpu)),
+    "persistence_mode": lambda nv, gpu: name_of(_ENABLED, nv.nvmlDeviceGetPersistenceMode(gpu)),
+    "compute_mode": lambda nv, gpu: name_of(_COMPUTE_MODES, nv.nvmlDeviceGetComputeMode(gpu)),
     "power_limit_w": lambda nv, gpu: nv.nvmlDeviceGetPowerManagementLimit(gpu) / 1000,
     "application_clocks_mhz": lambda nv, gpu: {
         "sm": nv.nvmlDeviceGetApplicationsClock(gpu, nv.NVML_CLOCK_SM),
@@ -161,55 +161,55 @@ VOLATILE: dict[str, Reader] = {
 
 
 def main() -> None:
-    """Everything that NVML tells of the machine, its GPUs, their slices and how they are connected."""
+    """Everything that NVML reports of the machine, its GPUs, their slices and how they are connected."""
     import pynvml as nv
 
-    begun = ask("init", "", lambda: nv.nvmlInit() or True)
-    ask("nvml_version", "", nv.nvmlSystemGetNVMLVersion)
-    ask("libraries", "", lambda: loaded("libnvidia-ml.so"))
-    count = (ask("count", "", nv.nvmlDeviceGetCount) if begun else None) or 0
-    if not begun:
+    initialized = report("init", "", lambda: nv.nvmlInit() or True)
+    report("nvml_version", "", nv.nvmlSystemGetNVMLVersion)
+    report("libraries", "", lambda: loaded_libraries("libnvidia-ml.so"))
+    count = (report("count", "", nv.nvmlDeviceGetCount) if initialized else None) or 0
+    if not initialized:
         return
-    ask("driver_version", "", nv.nvmlSystemGetDriverVersion)
-    ask("cuda_version", "", nv.nvmlSystemGetCudaDriverVersion)
+    report("driver_version", "", nv.nvmlSystemGetDriverVersion)
+    report("cuda_version", "", nv.nvmlSystemGetCudaDriverVersion)
     handles = {}
     for index in range(count):
         if (handle := _handle(nv, index)) is not None:
             handles[str(index)] = handle
     for key, handle in handles.items():
         for name, read in (STABLE | VOLATILE).items():
-            ask(name, key, partial(read, nv, handle))
-        _ask_slices(nv, key, handle)
-    _ask_pairs(nv, handles)
+            report(name, key, partial(read, nv, handle))
+        _report_slices(nv, key, handle)
+    _report_pairs(nv, handles)
     nv.nvmlShutdown()
 
 
 def _handle(nv: Any, index: int) -> Any:
-    tell("asking", "handle", str(index))
+    send("reading", "handle", str(index))
     try:
         return nv.nvmlDeviceGetHandleByIndex(index)
-    except nv.NVMLError as error:  # lost, or not for this user: the others are still asked
-        tell("failed", "handle", str(index), error.value, str(error))
+    except nv.NVMLError as error:  # lost, or not for this user: the others are still read
+        send("error", "handle", str(index), error.value, "", str(error))
         return None
 
 
-def _ask_slices(nv: Any, key: str, gpu: Any) -> None:
+def _report_slices(nv: Any, key: str, gpu: Any) -> None:
     """The MIG slices of a GPU. `nvmlDeviceGetAttributes_v2` answers for slices only."""
     try:
         if nv.nvmlDeviceGetMigMode(gpu)[0] != nv.NVML_DEVICE_MIG_ENABLE:
             return
-        most = nv.nvmlDeviceGetMaxMigDeviceCount(gpu)
+        count = nv.nvmlDeviceGetMaxMigDeviceCount(gpu)
     except nv.NVMLError:
-        return  # told as `mig_mode`
-    for place in range(most):
+        return  # reported as `mig_mode`
+    for index in range(count):
         try:
-            slice_ = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+            slice_ = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except nv.NVMLError as error:
-            if error.value != nv.NVML_ERROR_NOT_FOUND:  # no slice at this place
-                tell("failed", "mig_slices", f"{key}/{place}", error.value, str(error))
+            if error.value != nv.NVML_ERROR_NOT_FOUND:  # no slice at this index
+                send("error", "mig_slices", f"{key}/{index}", error.value, "", str(error))
             continue
-        ask("mig_slices", f"{key}/{place}", partial(_slice, nv, slice_))
-        ask("mig_uuid", f"{key}/{place}", partial(nv.nvmlDeviceGetUUID, slice_))
+        report("mig_slices", f"{key}/{index}", partial(_slice, nv, slice_))
+        report("mig_uuid", f"{key}/{index}", partial(nv.nvmlDeviceGetUUID, slice_))
 
 
 def _slice(nv: Any, slice_: Any) -> dict[str, Any]:
@@ -225,23 +225,23 @@ def _slice(nv: Any, slice_: Any) -> dict[str, Any]:
     }
 
 
-def _ask_pairs(nv: Any, handles: dict[str, Any]) -> None:
+def _report_pairs(nv: Any, handles: dict[str, Any]) -> None:
     for first, one in handles.items():
         for second, other in handles.items():
             if int(first) < int(second):
                 key = f"{first}-{second}"
-                ask("topology", key, partial(_ancestor, nv, one, other))
-                ask("p2p", key, partial(_peers, nv, one, other))
+                report("topology", key, partial(_ancestor, nv, one, other))
+                report("p2p", key, partial(_peers, nv, one, other))
 
 
 def _ancestor(nv: Any, one: Any, other: Any) -> str:
-    return word(_TOPOLOGY, nv.nvmlDeviceGetTopologyCommonAncestor(one, other))
+    return name_of(_TOPOLOGY, nv.nvmlDeviceGetTopologyCommonAncestor(one, other))
 
 
 def _peers(nv: Any, one: Any, other: Any) -> str:
     # Numbers, because pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as a tuple by mistake.
     capabilities = {"read": 0, "nvlink": nv.NVML_P2P_CAPS_INDEX_NVLINK}
     return ", ".join(
-        f"{name} {word(_P2P, nv.nvmlDeviceGetP2PStatus(one, other, index))}"
+        f"{name} {name_of(_P2P, nv.nvmlDeviceGetP2PStatus(one, other, index))}"
         for name, index in capabilities.items()
     )

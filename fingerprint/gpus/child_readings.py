@@ -1,6 +1,6 @@
-"""What a process that asks a driver told (see telling.py): its answers and refusals, by field and GPU.
+"""What a child process read of a driver (see child_protocol.py): values and refusals, by field and GPU.
 
-It knows how to start such a process and to read its lines, and nothing of what is asked.
+It knows how to start such a process and to parse its lines, and nothing of what is read.
 """
 
 from __future__ import annotations
@@ -17,85 +17,113 @@ from ..untrusted.program import Output
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one library told and refused: field → number of the GPU → value, or reason."""
+class CallError:
+    """How a call failed."""
+
+    code: int
+    """The driver's; 0 where Python failed."""
+    type: str
+    """The exception's class; empty where the driver's message says it all."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.type else self.message
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a library gave no value, and the driver's error code (0: none)."""
+
+    reason: str
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class DriverReadings:
+    """What one library reported and refused: field → number of the GPU → value, or refusal."""
 
     source: str
-    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    silence: str = "not asked"
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    refusals: Mapping[str, Mapping[str, Refusal]] = field(default_factory=dict)
+    missing: str = "not asked"
     """Why there is neither a value nor a refusal."""
 
     @property
     def gpus(self) -> list[str]:
         """The numbers of all GPUs that the library counts."""
-        return [str(index) for index in range(self.told.get("count", {}).get("", 0))]
+        return [str(index) for index in range(self.values.get("count", {}).get("", 0))]
 
     def of_machine(self, name: str) -> Fact:
         """One reading about the whole machine."""
-        if (value := self.told.get(name, {}).get("")) is not None:
+        if (value := self.values.get(name, {}).get("")) is not None:
             return fact(value, self.source)
-        return unavailable(self._reason(name, ""), self.source)
+        return unavailable(self.refusal(name).reason, self.source)
 
     def of_gpus(self, name: str) -> Fact:
         """One reading by the number of the GPU; of a GPU that refused it, the reason as a text."""
-        told = self.told.get(name, {})
+        values = self.values.get(name, {})
         refused = {
-            key: self._reason(name, key) for key in {*self.gpus, *self.refused.get(name, {})} - {*told}
+            key: self.refusal(name, key).reason
+            for key in {*self.gpus, *self.refusals.get(name, {})} - {*values}
         }
         reasons = set(refused.values())
-        if told:
-            values = {**told, **{key: absent_text(reason) for key, reason in refused.items()}}
-            return fact({key: values[key] for key in sorted(values, key=_in_order)}, self.source)
+        if values:
+            known = {**values, **{key: absent_text(reason) for key, reason in refused.items()}}
+            return fact({key: known[key] for key in sorted(known, key=_in_order)}, self.source)
         if len(reasons) > 1:
             each = (f"GPU {key}: {refused[key]}" for key in sorted(refused, key=_in_order))
             return unavailable("; ".join(each), self.source)
-        return unavailable(reasons.pop() if reasons else self._reason(name, ""), self.source)
+        return unavailable(reasons.pop() if reasons else self.refusal(name).reason, self.source)
 
-    def _reason(self, name: str, key: str) -> str:
-        places = ((name, key), ("handle", key), ("init", ""), ("program", ""))
-        said = (self.refused.get(field_, {}).get(key_) for field_, key_ in places)
-        return next((reason for reason in said if reason is not None), self.silence)
+    def refusal(self, name: str, key: str = "") -> Refusal:
+        """Why there is no value: the reading failed, or what it depends on."""
+        for field_, key_ in ((name, key), ("handle", key), ("init", ""), ("program", "")):
+            if (found := self.refusals.get(field_, {}).get(key_)) is not None:
+                return found
+        return Refusal(self.missing)
 
 
-def program(module: str, limit_s: float) -> list[str]:
-    """The command line of a process that runs one of the `ask_…` modules as this process would import it.
+def child_command(module: str, limit_s: float) -> list[str]:
+    """The command line of a process that runs one of the `child_…` modules as this process would import it.
 
     It ends by itself a second after `limit_s`, should nobody be left to end it.
     """
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"from {__package__}.child_protocol import answer; from {__package__}.{module} import main\n"
-        f"answer(main, {math.ceil(limit_s) + 1})"
+        f"from {__package__}.child_protocol import run_child; from {__package__}.{module} import main\n"
+        f"run_child(main, {math.ceil(limit_s) + 1})"
     )
     return [sys.executable, "-P", "-c", code]
 
 
-def heard(source: str, asked: str, output: Output, meaning: Callable[[int, str], str]) -> Answers:
+def parse_readings(
+    source: str, library: str, output: Output, explain: Callable[[CallError], str] = str
+) -> DriverReadings:
     """Read the lines, as far as they came.
 
     Args:
         source: Of the facts.
-        asked: Who was asked, for people: the library.
+        library: What to call the library.
         output: Of the process.
-        meaning: An error code and its words → the reason, with its mend.
+        explain: How a call failed → the reason, with how to fix it.
     """
-    told: dict[str, dict[str, Any]] = {}
-    refused: dict[str, dict[str, str]] = {}
-    asking = "it was started"
+    values: dict[str, dict[str, Any]] = {}
+    refusals: dict[str, dict[str, Refusal]] = {}
+    last = "it was started"
     for line in output.text.splitlines():
-        match _parsed(line):
-            case ["asking", str(name), str(key)]:
-                asking = f"it was asked for {name}" + (f" of GPU {key}" if key else "")
-            case ["told", str(name), str(key), value] if value is not None:
-                told.setdefault(name, {})[key] = value
-            case ["failed", str(name), str(key), int(code), str(words)]:
-                refused.setdefault(name, {})[key] = meaning(code, words)
-    silence = f"{asked}: {output.trouble} when {asking}" if output.trouble else "the library did not say"
-    return Answers(source, told, refused, silence)
+        match _parse_line(line):
+            case ["reading", str(name), str(key)]:
+                last = f"it was asked for {name}" + (f" of GPU {key}" if key else "")
+            case ["value", str(name), str(key), value] if value is not None:
+                values.setdefault(name, {})[key] = value
+            case ["error", str(name), str(key), int(code), str(kind), str(message)]:
+                reason = explain(CallError(code, kind, message))
+                refusals.setdefault(name, {})[key] = Refusal(reason, code)
+    missing = f"{library}: {output.failure} when {last}" if output.failure else "the library did not say"
+    return DriverReadings(source, values, refusals, missing)
 
 
-def _parsed(line: str) -> Any:
+def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError:  # what a library prints by itself, or the last line of a program that was ended

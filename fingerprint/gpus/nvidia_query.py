@@ -1,6 +1,6 @@
-"""Asking NVIDIA's libraries in a process of its own: whether they are there, and what their answers mean.
+"""Reading NVIDIA's libraries in child processes: whether they are there, and what their errors mean.
 
-It knows the loader's search path, the error codes and what mends them; the fields are known elsewhere.
+It knows the loader's search path, the error codes and how to fix them; the fields are known elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..untrusted.program import Running
-from .child_readings import Answers, heard, program
+from .child_readings import CallError, DriverReadings, child_command, parse_readings
 
 if TYPE_CHECKING:
     import threading
@@ -22,6 +22,8 @@ LIMIT_S = 8.0
 NVML, CUDA = "nvml", "cuda-driver"
 """The sources of the facts."""
 LIBRARIES = {NVML: "libnvidia-ml.so.1", CUDA: "libcuda.so.1"}
+CUDA_NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
 _PROGRAMS = {NVML: "child_nvml", CUDA: "child_cuda"}
 _LOADER_CACHE = Path("/etc/ld.so.cache")
 _LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
@@ -46,7 +48,7 @@ _MEANINGS: dict[str, dict[int, str]] = {
         34: "libcuda.so.1 is the toolkit's stub, not a driver (CUDA_ERROR_STUB_LIBRARY): take the folder "
         "`stubs` out of LD_LIBRARY_PATH",
         46: "the GPU is in use exclusively (CUDA_ERROR_DEVICE_UNAVAILABLE): see gpus.compute_mode",
-        100: "no GPU is visible to this process (CUDA_ERROR_NO_DEVICE): see CUDA_VISIBLE_DEVICES; "
+        CUDA_NO_DEVICE: "no GPU is visible to this process (CUDA_ERROR_NO_DEVICE): see CUDA_VISIBLE_DEVICES; "
         + _CONTAINER,
         101: "CUDA_VISIBLE_DEVICES names a GPU that is not there (CUDA_ERROR_INVALID_DEVICE)",
         802: "the NVLink fabric is not ready (CUDA_ERROR_SYSTEM_NOT_READY): is nvidia-fabricmanager running?",
@@ -60,21 +62,21 @@ _MEANINGS: dict[str, dict[int, str]] = {
 _PACKAGES = {NVML: "nvidia-ml-py", CUDA: "cuda-bindings"}
 
 
-class Asking:
-    """A library that is being asked; both are asked beside each other."""
+class DriverQuery:
+    """A library that is being read in its child process; both are read beside each other."""
 
     def __init__(self, source: str, environ: Mapping[str, str]) -> None:
         self._source = source
-        self._running = Running(program(_PROGRAMS[source], LIMIT_S), environ)
+        self._running = Running(child_command(_PROGRAMS[source], LIMIT_S), environ)
 
-    def answers(self, deadline: float, stop: threading.Event) -> Answers:
-        """What was told until the deadline."""
+    def readings(self, deadline: float, stop: threading.Event) -> DriverReadings:
+        """What was reported until the deadline."""
         output = self._running.result(deadline, stop)
-        return heard(self._source, LIBRARIES[self._source], output, partial(_meaning, self._source))
+        return parse_readings(self._source, LIBRARIES[self._source], output, partial(_explain, self._source))
 
 
-def absent(source: str) -> str | None:
-    """Why a library need not be asked: it is not there. Costs a few file look-ups and loads nothing."""
+def why_absent(source: str) -> str | None:
+    """Why a library need not be read: it is not there. Costs a few file look-ups and loads nothing."""
     name = LIBRARIES[source]
     if _loader_finds(name) or any(os.path.exists(path) for path in _KERNEL_SIDES):
         return None
@@ -93,9 +95,9 @@ def _loader_finds(name: str) -> bool:
         return False
 
 
-def _meaning(source: str, code: int, words: str) -> str:
-    if words.startswith("ModuleNotFoundError"):
+def _explain(source: str, error: CallError) -> str:
+    if error.type == "ModuleNotFoundError":
         return f"the Python package {_PACKAGES[source]} is not installed: pip install {_PACKAGES[source]}"
-    if "LibNotFound" in words or "LibraryNotFound" in words:
+    if "LibNotFound" in error.type or "LibraryNotFound" in error.type:
         return f"the driver is loaded, but {LIBRARIES[source]} is not on the loader's path; {_CONTAINER}"
-    return _MEANINGS[source].get(code, f"{words} (error {code})" if code else words)
+    return _MEANINGS[source].get(error.code, f"{error} (error {error.code})" if error.code else str(error))

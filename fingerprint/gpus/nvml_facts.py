@@ -1,4 +1,4 @@
-"""The GPUs as NVML tells of them: names, firmware, modes, slices, links, and what runs on them."""
+"""The GPUs as NVML reports them: names, firmware, modes, slices, links, and what runs on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ...schemas.fingerprint import Fact, Section, absent_text, fact, unavailable
 from . import child_nvml
-from .child_readings import Answers
+from .child_readings import DriverReadings
 from .nvidia_query import NVML
 
 _PAIRS = ("topology", "p2p")
@@ -16,30 +16,30 @@ _ONE_GPU = "there is one GPU only"
 _NO_SLICES = "no GPU is in MIG mode"
 
 
-def facts(answers: Answers) -> Section:
-    """Section `gpus` by NVML's numbers, those of nvidia-smi: every field, told or refused."""
-    stable = {name: answers.of_gpus(name) for name in child_nvml.STABLE}
-    stable["installed_count"] = answers.of_machine("count")
+def facts(readings: DriverReadings) -> Section:
+    """Section `gpus` by NVML's numbers, those of nvidia-smi: every field, reported or refused."""
+    stable = {name: readings.of_gpus(name) for name in child_nvml.STABLE}
+    stable["installed_count"] = readings.of_machine("count")
     for name in _PAIRS:
-        one = len(answers.gpus) == 1
-        stable[name] = unavailable(_ONE_GPU, NVML) if one else _of_parts(answers, name)
-    modes = answers.told.get("mig_mode", {}).values()
+        one = len(readings.gpus) == 1
+        stable[name] = unavailable(_ONE_GPU, NVML) if one else _of_parts(readings, name)
+    modes = readings.values.get("mig_mode", {}).values()
     sliced = any(mode == "enabled" or isinstance(mode, dict) for mode in modes)
     for name in _SLICES:
-        told = sliced or not answers.gpus
-        stable[name] = _of_parts(answers, name) if told else unavailable(_NO_SLICES, NVML)
-    volatile = {name: answers.of_gpus(name) for name in child_nvml.VOLATILE if answers.told.get(name)}
+        applies = sliced or not readings.gpus
+        stable[name] = _of_parts(readings, name) if applies else unavailable(_NO_SLICES, NVML)
+    volatile = {name: readings.of_gpus(name) for name in child_nvml.VOLATILE if readings.values.get(name)}
     return Section(facts=stable, volatile=volatile)
 
 
-def _of_parts(answers: Answers, name: str) -> Fact:
+def _of_parts(readings: DriverReadings, name: str) -> Fact:
     """A reading whose keys are pairs or slices: a GPU alone is no key of it."""
-    told, refused = answers.told.get(name, {}), answers.refused.get(name, {})
-    if told or refused:
-        return fact({**told, **{key: absent_text(reason) for key, reason in refused.items()}}, NVML)
-    if answers.gpus and name in _SLICES:
+    values, refusals = readings.values.get(name, {}), readings.refusals.get(name, {})
+    if values or refusals:
+        return fact({**values, **{key: absent_text(found.reason) for key, found in refusals.items()}}, NVML)
+    if readings.gpus and name in _SLICES:
         return unavailable("MIG mode is on, but there is no slice: nvidia-smi mig -cgi … -C", NVML)
-    return answers.of_machine(name)
+    return readings.of_machine(name)
 
 
 def used_by(section: Section, pids: Collection[int]) -> Fact:

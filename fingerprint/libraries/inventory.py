@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .loaded import LoadedLibrary
-from .on_disk import Copy, Package, Surroundings
+from .on_disk import Copy, LibrarySearch, Package
 
 _STEMS = {"cuda_driver": "cuda", "cublaslt": "cublasLt", "nvjitlink": "nvJitLink", "miopen": "MIOpen"}
 
 
 @dataclass(frozen=True)
-class Known:
+class Library:
     """One library with everything that is known of it, loaded or not."""
 
     family: str
@@ -34,22 +34,22 @@ class Known:
         return re.match(rf"(memfd:)?lib{stem}(-[0-9a-f]{{8}})?\.so", self.path.rpartition("/")[2]) is not None
 
 
-def joined(around: Surroundings, copies: list[Copy], loaded: list[LoadedLibrary]) -> list[Known]:
+def list_libraries(search: LibrarySearch, copies: list[Copy], loaded: list[LoadedLibrary]) -> list[Library]:
     """Loaded libraries, then the copies on disk that are not: each file once, under a label of its own."""
     on_disk = {(copy.state.st_dev, copy.state.st_ino): copy for copy in copies}
     known, taken = [], set()
     for item in loaded:
-        state = state_of(item.file) if not item.deleted else None
+        state = stat_of(item.file) if not item.deleted else None
         key = (state.st_dev, state.st_ino) if state else None
         copy = on_disk.get(key) if key else None
         taken.add(key)
-        label = copy.label if copy else around.where(item.path, item.soname)
-        package = None if item.deleted else around.package_of(item.path, item.size)
-        known.append(_known(label, item, package))
+        label = copy.label if copy else search.label_of(item.path, item.soname)
+        package = None if item.deleted else search.package_of(item.path, item.size)
+        known.append(_of_loaded(label, item, package))
     for key, copy in on_disk.items():
         if key not in taken:
             known.append(
-                Known(
+                Library(
                     copy.family,
                     copy.label,
                     copy.path,
@@ -60,12 +60,12 @@ def joined(around: Surroundings, copies: list[Copy], loaded: list[LoadedLibrary]
                     None,
                 )
             )
-    return _labelled_apart(known)
+    return _with_own_labels(known)
 
 
-def _known(label: str, item: LoadedLibrary, package: Package | None) -> Known:
+def _of_loaded(label: str, item: LoadedLibrary, package: Package | None) -> Library:
     version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", item.path)
-    return Known(
+    return Library(
         item.family,
         label,
         item.path,
@@ -77,7 +77,7 @@ def _known(label: str, item: LoadedLibrary, package: Package | None) -> Known:
     )
 
 
-def state_of(path: Path | None) -> os.stat_result | None:
+def stat_of(path: Path | None) -> os.stat_result | None:
     """The state of a file; None where there is none to look at."""
     try:
         return os.stat(path) if path is not None else None
@@ -85,17 +85,17 @@ def state_of(path: Path | None) -> os.stat_result | None:
         return None
 
 
-def choice(family: str, known: list[Known], around: Surroundings) -> Known | None:
+def choose_copy(family: str, known: list[Library], search: LibrarySearch) -> Library | None:
     """The copy that answers for a family: the loaded one, else the first that torch would load."""
     mains = [item for item in known if item.family == family and item.is_main]
     if loaded := [item for item in mains if item.loaded is not None]:
         return loaded[0]
-    if len(mains) > 1 and (needed := around.torch_needs()):
+    if len(mains) > 1 and (needed := search.torch_needs()):
         mains = [item for item in mains if item.path.rpartition("/")[2] in needed] or mains
     return mains[0] if mains else None
 
 
-def _labelled_apart(known: list[Known]) -> list[Known]:
+def _with_own_labels(known: list[Library]) -> list[Library]:
     seen: dict[str, int] = {}
     found = []
     for item in known:

@@ -71,7 +71,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LibrarySearch:
     """Where a process finds libraries."""
 
     root: Path
@@ -91,7 +91,7 @@ class Surroundings:
                     found.setdefault((copy.state.st_dev, copy.state.st_ino), copy)
         return _distinct(list(found.values()))
 
-    def where(self, path: str, soname: str | None = None) -> str:
+    def label_of(self, path: str, soname: str | None = None) -> str:
         """The label of a file, from its path; outside of `site-packages` by its SONAME, if it has one."""
         for folder in self.site_folders:
             if path.startswith(f"{folder}/"):
@@ -138,14 +138,14 @@ class Surroundings:
         """The SONAMEs that torch's CUDA part was linked against; empty without one."""
         for folder in self.site_folders:
             for name in ("libtorch_cuda.so", "libtorch_hip.so"):
-                place = self._place(f"{folder}/torch/lib/{name}")
+                place = self._reach(f"{folder}/torch/lib/{name}")
                 if place is not None and (found := read_elf(place)).needed:
                     return frozenset(found.needed)
         return frozenset()
 
     def _candidates(self) -> Iterable[tuple[str, str]]:
         for folder in self.site_folders:
-            place = self._place(folder)
+            place = self._reach(folder)
             if place is None:
                 continue
             for pattern in _WHEEL_FOLDERS:
@@ -154,7 +154,7 @@ class Surroundings:
                     for name in _names(found):
                         yield "site-packages", f"{folder}/{relative}/{name}"
         for folder in self.environ.get("LD_LIBRARY_PATH", "").split(":"):
-            place = self._place(folder) if folder.startswith("/") else None
+            place = self._reach(folder) if folder.startswith("/") else None
             for name in _names(place) if place is not None else ():
                 yield "LD_LIBRARY_PATH", f"{folder.rstrip('/')}/{name}"
         for path in self._loader_cache():
@@ -184,7 +184,7 @@ class Surroundings:
         return found
 
     def _copy(self, where: str, path: str, family: str) -> Copy | None:
-        place = self._place(path)
+        place = self._reach(path)
         if place is None:
             return None
         try:
@@ -197,10 +197,10 @@ class Surroundings:
         if elf.bits != _OUR_BITS:
             return None  # of another width, or no library: text that a linker reads, a damaged file
         # Of the several names of one file, a new version or a -dev package leaves the SONAME alone.
-        label = self.where(path) if where == "site-packages" else f"{where}/{elf.soname or real.name}"
+        label = self.label_of(path) if where == "site-packages" else f"{where}/{elf.soname or real.name}"
         return Copy(label, family, seen, real, state, elf, self.package_of(path, state.st_size))
 
-    def _place(self, path: str) -> Path | None:
+    def _reach(self, path: str) -> Path | None:
         try:
             place = root_files.locate(self.root, path)
             return place if place.exists() else None
@@ -208,7 +208,7 @@ class Surroundings:
             return None
 
     def _dist_infos(self, folder: str) -> list[Path]:
-        place = self._place(folder)
+        place = self._reach(folder)
         # Names only: parsing the metadata of hundreds of packages takes longer than everything else here.
         return (
             [] if place is None else [place / name for name in _names(place) if name.endswith(".dist-info")]

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-QUESTIONS: dict[str, tuple[str, str]] = {
+VERSION_FUNCTIONS: dict[str, tuple[str, str]] = {
     "cudart": ("cudaRuntimeGetVersion", "writes one"),
     "cublaslt": ("cublasLtGetVersion", "returns"),
     "cublas": ("cublasGetProperty", "property"),
@@ -34,14 +34,14 @@ def hundreds(number: int) -> str:
     return f"{major}.{number % (10000 if number >= 10000 else 1000) // 100}.{number % 100}"
 
 
-def answer(library: ctypes.CDLL, family: str) -> str:
+def read_version(library: ctypes.CDLL, family: str) -> str:
     """The version that a loaded library states.
 
     Raises:
         AttributeError: It has no such function.
         ValueError: It answered an error, or a number that is no version; the text says which.
     """
-    function, kind = QUESTIONS[family]
+    function, kind = VERSION_FUNCTIONS[family]
     call = getattr(library, function)
     if kind == "returns":
         call.restype = ctypes.c_size_t
@@ -67,18 +67,18 @@ def _positive(number: int, function: str) -> int:
     return number
 
 
-def ask(family: str, path: str, mode: int = ctypes.DEFAULT_MODE) -> dict[str, str]:
+def query_version(family: str, path: str, mode: int = ctypes.DEFAULT_MODE) -> dict[str, str]:
     """Load a library and ask it: `{"version": …}`, or `{"reason": …}` where it cannot or does not answer.
 
     Args:
-        family: Of `QUESTIONS`.
+        family: Of `VERSION_FUNCTIONS`.
         path: Of the library.
         mode: Of dlopen.
     """
     try:
-        return {"version": answer(ctypes.CDLL(path, mode=mode), family)}
+        return {"version": read_version(ctypes.CDLL(path, mode=mode), family)}
     except AttributeError:
-        return {"reason": f"it has no function {QUESTIONS[family][0]}"}
+        return {"reason": f"it has no function {VERSION_FUNCTIONS[family][0]}"}
     except ValueError as error:
         return {"reason": str(error)}
     except OSError as error:
@@ -97,7 +97,7 @@ def main() -> None:
         signal.alarm(
             int(sys.argv[2])
         )  # its default action ends this process even inside a call that never returns
-        print(json.dumps({"family": family, **ask(family, path)}), file=say)
+        print(json.dumps({"family": family, **query_version(family, path)}), file=say)
     os._exit(0)  # past the destructors of the libraries, which are nobody's business here
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..untrusted.program import run
-from . import version_child as ask_library
+from ..untrusted.program import Failure, run
+from . import version_child
 
 if TYPE_CHECKING:
     import threading
@@ -19,18 +20,17 @@ LIMIT_S = 5
 """For one library, in whole seconds: half a gigabyte is loaded from a cold disk in less than one."""
 ALL_LIMIT_S = 8.0
 """For all libraries together; under the time limit of the probe."""
-_ALARM = "signal 14"
 
 
-def ask_apart(questions: Sequence[tuple[str, str]], stop: threading.Event) -> dict[str, dict[str, str]]:
-    """Ask each library of `(name in ask_library.QUESTIONS, path)` for its version, in that order.
+def query_versions(libraries: Sequence[tuple[str, str]], stop: threading.Event) -> dict[str, dict[str, str]]:
+    """Ask each library of `(name in version_child.VERSION_FUNCTIONS, path)` for its version, in that order.
 
     Returns:
-        Name → `{"version": …}` or `{"reason": …}`, for every question.
+        Name → `{"version": …}` or `{"reason": …}`, for every library.
     """
-    told: dict[str, dict[str, str]] = {}
+    versions: dict[str, dict[str, str]] = {}
     deadline = time.monotonic() + ALL_LIMIT_S
-    left = list(questions)
+    left = list(libraries)
     while left:
         if not sys.executable:
             return {family: {"reason": "there is no Python interpreter to ask it with"} for family, _ in left}
@@ -40,7 +40,7 @@ def ask_apart(questions: Sequence[tuple[str, str]], stop: threading.Event) -> di
                 sys.executable,
                 "-I",
                 "-S",
-                os.path.abspath(ask_library.__file__),
+                os.path.abspath(version_child.__file__),
                 json.dumps(left),
                 str(LIMIT_S),
             ],
@@ -48,36 +48,36 @@ def ask_apart(questions: Sequence[tuple[str, str]], stop: threading.Event) -> di
             stop,
             environ={},
         )
-        answers = {name: found for name, found in _answers(output.text).items() if name in dict(left)}
-        told |= answers
-        left = [question for question in left if question[0] not in answers]
+        answered = {name: found for name, found in _parse(output.text).items() if name in dict(left)}
+        versions |= answered
+        left = [library for library in left if library[0] not in answered]
         if left:
             # The one that was being asked ended the process that asked; those behind it get another.
             family = left.pop(0)[0]
-            told[family] = {"reason": _ending(family, output.trouble)}
+            versions[family] = {"reason": _why_unanswered(family, output.failure)}
             if time.monotonic() >= deadline:
-                told |= {
+                versions |= {
                     family: {"reason": "not asked: another library took all the time"} for family, _ in left
                 }
                 break
-    return told
+    return versions
 
 
-def _answers(text: str) -> dict[str, dict[str, str]]:
+def _parse(text: str) -> dict[str, dict[str, str]]:
     found = {}
     for line in text.splitlines():
         try:
-            said = json.loads(line)
-            found[said.pop("family")] = {name: str(value) for name, value in said.items()}
+            answer = json.loads(line)
+            found[answer.pop("family")] = {name: str(value) for name, value in answer.items()}
         except (ValueError, KeyError, AttributeError):
             continue  # a line that a crash cut off
     return found
 
 
-def _ending(family: str, trouble: str | None) -> str:
-    function = ask_library.QUESTIONS[family][0]
-    if trouble is None:
+def _why_unanswered(family: str, failure: Failure | None) -> str:
+    function = version_child.VERSION_FUNCTIONS[family][0]
+    if failure is None:
         return f"{function} ended the process that asked it"
-    if trouble.endswith(_ALARM) or "time" in trouble:
+    if failure.timed_out or failure.signal == signal.SIGALRM:
         return f"{function} gave no answer within {LIMIT_S} s"
-    return f"{function} could not be asked: {trouble}"
+    return f"{function} could not be asked: {failure}"

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
-from ..findings.libraries import differing_processes, warnings
-from ..libraries.inventory import Known, choice, joined, state_of
+from ..findings.libraries import LibraryFinding, check_libraries, compare_processes
+from ..libraries.inventory import Library, choose_copy, list_libraries, stat_of
 from ..libraries.loaded import LoadedLibrary, loaded_libraries
-from ..libraries.on_disk import Surroundings
-from ..libraries.version_child import QUESTIONS, ask
-from ..libraries.version_query import ask_apart
+from ..libraries.on_disk import LibrarySearch
+from ..libraries.version_child import VERSION_FUNCTIONS, query_version
+from ..libraries.version_query import query_versions
+from ..present.findings import describe_library
 from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
@@ -27,7 +28,7 @@ from . import locations
 if TYPE_CHECKING:
     from .context import Context
 
-ASKED = ("cudart", "cublaslt", "cublas", "cudnn", "nccl", "nvrtc", "cuda_driver")
+QUERIED = ("cudart", "cublaslt", "cublas", "cudnn", "nccl", "nvrtc", "cuda_driver")
 """In the order in which torch loads them: cuBLASLt first, or cuBLAS may find another one by itself."""
 PARTS = {"cudart": 2, "nvrtc": 2, "cuda_driver": 2}
 """Numbers in the version that a library states, where it is not three; packages and file names have more."""
@@ -46,45 +47,48 @@ def probe(context: Context) -> dict[str, Section]:
     if context.pid is not None and problem is not None:
         # Who cannot see what a process has loaded cannot see its files either: nothing is known to be absent.
         closed = closed or problem
-        names = [*ASKED, *(f"{family}_build_id" for family in ASKED), "loaded"]
+        names = [*QUERIED, *(f"{family}_build_id" for family in QUERIED), "loaded"]
         facts = dict.fromkeys(names, unavailable(problem, "proc-maps"))
-        return {"libraries": Section(facts=facts | _not_looked_at(closed))}
-    around = Surroundings(context.root, tuple(_site_folders(context)), context.environ)
-    known = joined(around, around.copies(), loaded)
-    chosen = {family: found for family in ASKED if (found := choice(family, known, around)) is not None}
+        return {"libraries": Section(facts=facts | _not_readable(closed))}
+    search = LibrarySearch(context.root, tuple(_site_folders(context)), context.environ)
+    known = list_libraries(search, search.copies(), loaded)
+    chosen = {
+        family: found for family in QUERIED if (found := choose_copy(family, known, search)) is not None
+    }
     if context.pid is not None:
         # What a running process has not loaded does not compute in it, however near it lies.
         chosen = {family: item for family, item in chosen.items() if item.loaded is not None}
     facts = _versions(context, chosen, problem)
     facts["loaded"] = _loaded_fact(known, problem, context)
-    families = [*ASKED, *sorted({item.family for item in known if item.loaded is None} - set(ASKED))]
+    families = [*QUERIED, *sorted({item.family for item in known if item.loaded is None} - set(QUERIED))]
     for family in families:
         facts[f"{family}_copies"] = _copies([item for item in known if item.family == family])
-    packages, pins = around.nvidia_packages(), around.torch_pins()
+    packages, pins = search.nvidia_packages(), search.torch_pins()
     facts["installed_packages"] = (
         fact(packages, "dist-info")
         if packages
         else unavailable("no nvidia-* package is installed", "dist-info")
     )
+    findings = [*check_libraries(known, packages, pins), *apart]
     facts["warnings"] = fact(
-        _plain([*warnings(known, chosen, packages, pins), *apart]), "proc-maps, dist-info, elf"
+        _clean([describe_library(finding) for finding in findings]), "proc-maps, dist-info, elf"
     )
-    facts["cuda"] = _cuda(around, chosen.get("cudart"), facts["cudart"])
+    facts["cuda"] = _cuda(search, chosen.get("cudart"), facts["cudart"])
     if closed is not None:
         facts = {name: item for name, item in facts.items() if not name.endswith("_copies")}
-        facts |= _not_looked_at(closed)
+        facts |= _not_readable(closed)
     paths = {item.label: item.path for item in known if item.loaded is not None or item in chosen.values()}
-    volatile = {"paths": fact(_plain(paths), "proc-maps")} if paths else {}
+    volatile = {"paths": fact(_clean(paths), "proc-maps")} if paths else {}
     return {"libraries": Section(facts=facts, volatile=volatile)}
 
 
-def _not_looked_at(reason: str) -> dict[str, Fact]:
+def _not_readable(reason: str) -> dict[str, Fact]:
     """What the files of a process tell, where one cannot look at them."""
-    names = [*(f"{family}_copies" for family in ASKED), "installed_packages", "warnings", "cuda"]
+    names = [*(f"{family}_copies" for family in QUERIED), "installed_packages", "warnings", "cuda"]
     return dict.fromkeys(names, unavailable(reason, "/proc/PID/root"))
 
 
-def _loaded(context: Context) -> tuple[list[LoadedLibrary], str | None, list[str]]:
+def _loaded(context: Context) -> tuple[list[LoadedLibrary], str | None, list[LibraryFinding]]:
     """What is loaded, why that could not be read, and in which libraries several processes differ."""
     if context.pid is None:
         import numpy  # noqa: F401  (so that its BLAS is there to see, whichever probe comes first)
@@ -105,7 +109,7 @@ def _loaded(context: Context) -> tuple[list[LoadedLibrary], str | None, list[str
             except proc.Unread:
                 continue  # a worker that ended meanwhile, or of another user: the named one was readable
     found = {(item.path, item.device, item.inode): item for process in by_process for item in process}
-    return [found[key] for key in sorted(found)], None, differing_processes(by_process)
+    return [found[key] for key in sorted(found)], None, compare_processes(by_process)
 
 
 def _site_folders(context: Context) -> list[str]:
@@ -121,15 +125,15 @@ def _site_folders(context: Context) -> list[str]:
     ]
 
 
-def _versions(context: Context, chosen: dict[str, Known], problem: str | None) -> dict[str, Fact]:
-    """`<family>` and `<family>_build_id` for every family of `ASKED`."""
+def _versions(context: Context, chosen: dict[str, Library], problem: str | None) -> dict[str, Fact]:
+    """`<family>` and `<family>_build_id` for every family of `QUERIED`."""
     facts: dict[str, Fact] = {}
     if context.pid is None:
-        facts |= {family: _ask_here(item) for family, item in chosen.items() if item.loaded is not None}
-        facts |= _ask_others(context, {name: item for name, item in chosen.items() if item.loaded is None})
+        facts |= {family: _query_loaded(item) for family, item in chosen.items() if item.loaded is not None}
+        facts |= _query_on_disk(context, {name: item for name, item in chosen.items() if item.loaded is None})
     else:
-        facts |= {family: _version_unasked(item) for family, item in chosen.items()}
-    for family in ASKED:
+        facts |= {family: _version_from_names(item) for family, item in chosen.items()}
+    for family in QUERIED:
         item = chosen.get(family)
         if item is None:
             reason = problem or (NO_COPY if context.pid is None else NOT_LOADED)
@@ -144,29 +148,31 @@ def _versions(context: Context, chosen: dict[str, Known], problem: str | None) -
     return facts
 
 
-def _ask_here(item: Known) -> Fact:
+def _query_loaded(item: Library) -> Fact:
     # NOLOAD: the copy that is there or none. A version call of a library in use needs no more than this.
-    told = ask(item.family, item.path, os.RTLD_NOLOAD | os.RTLD_LAZY)
-    return _told(told, f"{QUESTIONS[item.family][0]} (loaded)")
+    answers = query_version(item.family, item.path, os.RTLD_NOLOAD | os.RTLD_LAZY)
+    return _version_fact(answers, f"{VERSION_FUNCTIONS[item.family][0]} (loaded)")
 
 
-def _ask_others(context: Context, items: dict[str, Known]) -> dict[str, Fact]:
+def _query_on_disk(context: Context, items: dict[str, Library]) -> dict[str, Fact]:
     questions = [(family, item.path) for family, item in items.items()]
     if "cuda_driver" not in items and "cudart" in items:
         questions.append(("cuda_driver_through_cudart", items["cudart"].path))
-    told = ask_apart(questions, context.stop)
+    answers = query_versions(questions, context.stop)
     facts = {
-        family.removesuffix("_through_cudart"): _told(found, f"{QUESTIONS[family][0]} (not loaded)")
-        for family, found in told.items()
+        family.removesuffix("_through_cudart"): _version_fact(
+            found, f"{VERSION_FUNCTIONS[family][0]} (not loaded)"
+        )
+        for family, found in answers.items()
     }
     return facts
 
 
-def _told(found: dict[str, str], source: str) -> Fact:
+def _version_fact(found: dict[str, str], source: str) -> Fact:
     return fact(found["version"], source) if "version" in found else unavailable(found["reason"], source)
 
 
-def _version_unasked(item: Known) -> Fact:
+def _version_from_names(item: Library) -> Fact:
     """From the file's name or its package, as precise as the library itself would state it."""
     package, source = item.package, f"proc-maps, dist-info ({NOT_EXECUTED})"
     if package is not None and not package.as_installed:
@@ -182,14 +188,14 @@ def _version_unasked(item: Known) -> Fact:
     return fact(".".join(version.split(".")[: PARTS.get(item.family, 3)]), source)
 
 
-def _loaded_fact(known: list[Known], problem: str | None, context: Context) -> Fact:
+def _loaded_fact(known: list[Library], problem: str | None, context: Context) -> Fact:
     loaded = [item for item in known if item.loaded is not None]
     if problem is not None or not loaded:
         return unavailable(problem or "no numeric library is loaded", "proc-maps")
-    return fact(_plain({item.label: _described(item, item.loaded) for item in loaded}), "proc-maps, elf")
+    return fact(_clean({item.label: _described(item, item.loaded) for item in loaded}), "proc-maps, elf")
 
 
-def _described(item: Known, loaded: LoadedLibrary | None) -> dict[str, Any]:
+def _described(item: Library, loaded: LoadedLibrary | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"family": item.family}
     if item.build_id is not None:
         entry["build_id"] = item.build_id
@@ -216,7 +222,7 @@ def _state(loaded: LoadedLibrary) -> str:
 def _sha256(library: LoadedLibrary) -> str | None:
     if library.file is None or library.size is None or library.size > MAX_HASHED_BYTES:
         return None
-    state = state_of(library.file)
+    state = stat_of(library.file)
     return _digest(library.file, state.st_mtime_ns, state.st_ctime_ns, state.st_ino) if state else None
 
 
@@ -229,7 +235,7 @@ def _digest(path: Path, *state: int) -> str | None:
     return hashlib.sha256(content).hexdigest()
 
 
-def _copies(items: list[Known]) -> Fact:
+def _copies(items: list[Library]) -> Fact:
     if not items:
         return unavailable(NO_COPY, "site-packages, LD_LIBRARY_PATH, ld.so.cache")
     value = {}
@@ -242,14 +248,14 @@ def _copies(items: list[Known]) -> Fact:
         if item.package is not None:
             entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
         value[item.label] = entry
-    return fact(_plain(value), "site-packages, LD_LIBRARY_PATH, ld.so.cache, proc-maps")
+    return fact(_clean(value), "site-packages, LD_LIBRARY_PATH, ld.so.cache, proc-maps")
 
 
-def _cuda(around: Surroundings, cudart: Known | None, version: Fact) -> Fact:
+def _cuda(search: LibrarySearch, cudart: Library | None, version: Fact) -> Fact:
     """The CUDA that torch is built for, else the runtime that is there."""
-    for folder in around.site_folders:
+    for folder in search.site_folders:
         try:
-            text = root_files.read_file(around.root, f"{folder}/torch/version.py", 1 << 16).decode(
+            text = root_files.read_file(search.root, f"{folder}/torch/version.py", 1 << 16).decode(
                 "utf-8", "replace"
             )
         except proc.Unread:
@@ -263,12 +269,12 @@ def _cuda(around: Surroundings, cudart: Known | None, version: Fact) -> Fact:
     )
 
 
-def _plain(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     """The same without secrets in paths, and names that are no UTF-8 visible: JSON cannot carry them."""
     if isinstance(value, str):
         return redact.text(value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_clean(item) for item in value]
     if isinstance(value, dict):
-        return {_plain(name): _plain(item) for name, item in value.items()}
+        return {_clean(name): _clean(item) for name, item in value.items()}
     return value

@@ -122,8 +122,9 @@ def _unread(client: Client, reason: NoAnswer) -> EngineFailed:
         return EngineFailed(f"{client.url} cannot be asked: {reason}", reason.fix)
     if reason.absent and client.refused:
         reason = client.refusal()
-    why = str(reason).removesuffix(f": {reason.fix}")
-    return EngineFailed(f"{client.url} answers no question as an inference server does: {why}", reason.fix)
+    return EngineFailed(
+        f"{client.url} does not answer as an inference server does: {reason.reason}", reason.fix
+    )
 
 
 def _engine(client: Client, models: Any) -> str | None:

@@ -42,14 +42,21 @@ _NO_ENDPOINT = frozenset({404, 405, 410, 501})
 
 
 class NoAnswer(Exception):
-    """A question that was not answered; the text says why."""
+    """A request without a usable answer; the text says why and, where only that helps, what to do."""
 
     def __init__(
-        self, reason: str, fix: str = _ADDRESS_FIX, *, absent: bool = False, refused: bool = False
+        self,
+        reason: str,
+        fix: str = _ADDRESS_FIX,
+        *,
+        absent: bool = False,
+        refused: bool = False,
+        with_fix: bool = False,
     ) -> None:
-        super().__init__(reason)
+        super().__init__(f"{reason}: {fix}" if with_fix else reason)
+        self.reason = reason
         self.fix = fix
-        """What to do where no other question is answered either."""
+        """What to do where no other request is answered either."""
         self.absent = absent
         """The server has no such endpoint."""
         self.refused = refused
@@ -140,7 +147,7 @@ class Client:
             return self._answer(method, path, body)
         except NoAnswer as reason:
             if reason.refused:
-                self.refused[path.partition("?")[0]] = str(reason).partition(":")[0]
+                self.refused[path.partition("?")[0]] = reason.reason
             raise
 
     def _answer(self, method: str, path: str, body: bytes | None) -> Reply:
@@ -165,7 +172,7 @@ class Client:
         if self._server.api_key:
             fix = "see whether the variable of --api-key-env holds the key of this server"
             return NoAnswer("it refuses the API key", fix, refused=True)
-        return NoAnswer(f"{WANTS_KEY}: {KEY_FIX}", KEY_FIX, refused=True)
+        return NoAnswer(WANTS_KEY, KEY_FIX, refused=True, with_fix=True)
 
     def _redirected(self, url: str, headers: Mapping[str, str], method: str, path: str) -> str:
         try:

@@ -236,6 +236,6 @@ def test_a_tool_that_fails_is_a_fact(
     install: Install, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
     monkeypatch.setattr(accelerators, "LIMIT_S", 0.5 if "sleep" in script else 20.0)
-    monkeypatch.setattr(program, "MOST_OUTPUT", 1 << 20)
+    monkeypatch.setattr(program, "MAX_OUTPUT", 1 << 20)
     install("xpu-smi", script)
     assert reading(read(), "intel_xpu").unavailable == reason

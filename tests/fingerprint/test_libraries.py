@@ -13,7 +13,7 @@ import pytest
 from fakes.libraries import NCCL, build, install, running
 from fakes.nvidia.stand_in import compiler
 from rip.fingerprint.libraries import version_query as library_answers
-from rip.fingerprint.libraries.version_child import QUESTIONS
+from rip.fingerprint.libraries.version_child import VERSION_FUNCTIONS
 from rip.fingerprint.probes import nccl_conf, numeric_libraries
 from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact, Section
@@ -118,7 +118,7 @@ def test_success_and_zero_is_no_driver(site: Path) -> None:
     ],
 )
 def test_numbers_of_every_age_are_read_as_their_headers_say(family: str, number: int, version: str) -> None:
-    from rip.fingerprint.libraries import version_child as ask_library
+    from rip.fingerprint.libraries import version_child
 
     class Library:
         def __getattr__(self, name: str) -> Any:
@@ -130,8 +130,8 @@ def test_numbers_of_every_age_are_read_as_their_headers_say(family: str, number:
 
             return call
 
-    assert ask_library.answer(Library(), family) == version  # type: ignore[arg-type]
-    assert set(QUESTIONS) >= {family}
+    assert version_child.read_version(Library(), family) == version  # type: ignore[arg-type]
+    assert set(VERSION_FUNCTIONS) >= {family}
 
 
 def test_of_several_copies_the_one_counts_that_torch_was_linked_against(site: Path) -> None:

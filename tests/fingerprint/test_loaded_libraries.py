@@ -17,7 +17,7 @@ from rip.fingerprint.libraries import loaded
 from rip.fingerprint.libraries.elf import MAX_BYTES, parse_elf, read_elf
 from rip.fingerprint.libraries.families import family_of
 from rip.fingerprint.libraries.loaded import LoadedLibrary, loaded_libraries
-from rip.fingerprint.libraries.on_disk import Surroundings
+from rip.fingerprint.libraries.on_disk import LibrarySearch
 from rip.fingerprint.process import memory_map
 from rip.fingerprint.process.proc import Unread
 
@@ -244,7 +244,7 @@ def test_the_loaders_cache_is_read_below_another_root(tmp_path: Path, before: by
     (root / "etc" / "ld.so.cache").write_bytes(
         before + loader_cache("/usr/lib/libnccl.so.2", "/gone/libcudart.so.12")
     )
-    found = Surroundings(root, (), {}).copies()
+    found = LibrarySearch(root, (), {}).copies()
     assert [(copy.label, copy.path, copy.version) for copy in found] == [
         ("system/libnccl.so.2", "/opt/real/libnccl.so.2.28.3", "2.28.3")
     ]
@@ -257,7 +257,7 @@ def test_a_damaged_loaders_cache_is_no_error(
     root = tmp_path_factory.getbasetemp() / "cache-root"
     (root / "etc").mkdir(parents=True, exist_ok=True)
     (root / "etc" / "ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + struct.pack("<I", count) + content)
-    assert Surroundings(root, (), {}).copies() == []
+    assert LibrarySearch(root, (), {}).copies() == []
 
 
 def test_reading_many_mappings_is_not_slow_by_design(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
 from rip.fingerprint.drift.compare import drift, not_compared
-from rip.fingerprint.findings.reading import doubts
+from rip.fingerprint.present.findings import list_warnings
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.probes.remote_server import probe
 from rip.fingerprint.remote import client as bounded_http
@@ -491,7 +491,7 @@ def test_no_answer_of_wrong_types_ends_the_reading(engine: str, data: st.DataObj
         context = Context(None, {}, server=Server("http://127.0.0.1:1"))
         found = Fingerprint.build("0", "2026-07-14T09:30:00+00:00", probe(context))
         assert Fingerprint.from_json(found.to_json(), "it") == found
-        assert doubts(found) == []
+        assert list_warnings(found) == []
 
 
 @given(st.text(alphabet="ab=,'\"\\()[]{} 01.", max_size=60))

@@ -11,8 +11,8 @@ import pytest
 from fakes.checkpoints import SMALL, write_safetensors
 from rip.fingerprint.collect import collect
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.findings.reading import doubts
 from rip.fingerprint.model.ref import resolve
+from rip.fingerprint.present.findings import list_warnings
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
@@ -20,10 +20,10 @@ from rip.schemas.fingerprint import Fingerprint, Section, fact
 def test_a_whole_model_raises_no_doubt_and_one_that_is_cut_off_does(model_folder: Path) -> None:
     weights = write_safetensors(model_folder / "model.safetensors", SMALL)
     whole = collect(resolve(str(model_folder)))
-    assert doubts(whole) == []
+    assert list_warnings(whole) == []
     weights.write_bytes(weights.read_bytes()[:-4])
     cut = collect(resolve(str(model_folder)))
-    assert any("model.safetensors" in line and "cut off" in line for line in doubts(cut))
+    assert any("model.safetensors" in line and "cut off" in line for line in list_warnings(cut))
     change = next(change for change in drift(whole, cut) if change.name == "model.tensor_dtypes")
     assert "precision" not in change.rule
     command = [sys.executable, "-m", "rip", "fingerprint", "--model", str(model_folder), "--flat"]
@@ -33,7 +33,7 @@ def test_a_whole_model_raises_no_doubt_and_one_that_is_cut_off_does(model_folder
 
 def test_library_warnings_and_an_ended_process_are_said() -> None:
     sections = {"libraries": Section(facts={"warnings": fact(["libnccl was replaced"], "proc-maps")})}
-    assert doubts(Fingerprint.build("0", "now", sections)) == ["libnccl was replaced"]
+    assert list_warnings(Fingerprint.build("0", "now", sections)) == ["libnccl was replaced"]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
