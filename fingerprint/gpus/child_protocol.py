@@ -7,7 +7,7 @@ imports little, so that it starts at once, and changes nothing.
 Lines: `["reading", name, key]`, then `["value", name, key, value]` or
 `["error", name, key, code, type, message]`.
 `name` is the field; `key` the number of the GPU ("" for the machine, "0/3" for slice 3 of GPU 0, "0-1" for a
-pair). `code` is the driver's, 0 where Python failed; `type` the exception's, empty where the message says all.
+pair). `code` is the driver's, 0 where Python failed; `type` the exception's or empty.
 """
 
 from __future__ import annotations

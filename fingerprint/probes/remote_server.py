@@ -1,7 +1,7 @@
-"""A live server that was named by its address: which engine it is, and what it tells of itself.
+"""A live server that was named by its address: which engine it is, and what it reports of itself.
 
-Only questions that change nothing are asked. Of the machine it runs on, nothing is known from here: the
-sections that a server does not speak of say so.
+Only requests that change nothing are sent. Of the machine it runs on, nothing is known from here: the
+sections that a server does not report say so.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ from ...schemas.fingerprint import FLAT_KEYS, NOT_VISIBLE_FROM_SERVER, Observed,
 from ..engine_arguments.meaning import EXPECTED
 from ..remote import llama, ollama, sglang, tgi, trtllm, vllm
 from ..remote.client import Client, NoAnswer, Unreachable
-from ..remote.server_facts import Told, part, rows, words
+from ..remote.server_reading import NOT_TOLD, ServerReading, part, rows, text_or_empty
 
 if TYPE_CHECKING:
     from .context import Context
 
-NOT_TOLD = "the server does not tell"
 _HOST = "a server does not tell of its machine: run rip fingerprint --pid there"
-_UNSPOKEN = (
-    ("model", "served"),
-    ("model", "served_name"),
-    ("model", "adapters"),
-    ("tokenizer", "probe"),
-    ("template", "sha256"),
-    ("sampling", "server_defaults"),
-    ("engine", "name"),
-    ("engine", "version"),
-    ("replica", "weight_version"),
-    *EXPECTED,
+_NOT_EVERYWHERE = (
+    "model.served",
+    "model.served_name",
+    "model.adapters",
+    "tokenizer.probe",
+    "template.sha256",
+    "sampling.server_defaults",
+    "engine.name",
+    "engine.version",
+    "replica.weight_version",
+    *(f"{section}.{field}" for section, field in (*EXPECTED, *FLAT_KEYS.values())),
 )
-"""Fields that some servers tell and others do not."""
+"""Fields that some servers report and others do not."""
 _OF_THE_HOST = (
-    ("frameworks", "torch"),
-    ("libraries", "cuda"),
-    ("libraries", "cublas"),
-    ("gpus", "name_and_compute_capability"),
-    ("driver", "version"),
-    ("kernels", "triton"),
-    ("cpu", "model"),
-    ("os", "kernel"),
-    ("determinism", "batch_invariance"),
+    "frameworks.torch",
+    "libraries.cuda",
+    "libraries.cublas",
+    "gpus.name_and_compute_capability",
+    "driver.version",
+    "kernels.triton",
+    "cpu.model",
+    "os.kernel",
+    "determinism.batch_invariance",
 )
-_Reader = Callable[[Client, Told], None]
 _OWNERS: dict[str, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -54,7 +52,7 @@ _OWNERS: dict[str, str] = {
     "library": "ollama",
 }
 """What `/v1/models` calls the owner of a model → the engine."""
-_READERS: dict[str, _Reader] = {
+_READERS: dict[str, Callable[[ServerReading], None]] = {
     "vllm": vllm.read,
     "sglang": sglang.read,
     "llama.cpp": llama.read,
@@ -73,34 +71,37 @@ def probe(context: Context) -> dict[str, Section]:
     """
     assert context.server is not None
     client = Client(context.server, context.stop)
-    told = Told((context.server.api_key,) if context.server.api_key else ())
-    models, reason = _models(client, told)
+    reading = ServerReading(client, (context.server.api_key,) if context.server.api_key else ())
+    models, reason = _list_models(reading)
     name = _engine(client, models)
     if name is not None:
-        told.say("engine", "name", name, "its endpoints")
-        _READERS[name](client, told)
+        reading.add("engine.name", name, "its endpoints")
+        _READERS[name](reading)
     elif not _is_list_of_models(models):
-        raise _unread(client, reason)
+        raise _unreadable(client, reason)
     else:
-        told.lacks("engine", "name", "no endpoint of an engine that rip knows answers", "its endpoints")
-        _unknown_version(client, told)
-    _model_names(models, told)
-    told.now("replica", "refused", client.refused or None, "HTTP status")
-    told.now("replica", "url", client.url, "--url")
-    return _completed(told)
+        reading.add_absent(
+            ["engine.name"], "no endpoint of an engine that rip knows answers", "its endpoints"
+        )
+        # Several engines answer `/version` alike: it does not say whose version that is.
+        version = reading.ask("/version", "engine.version")
+        reading.add("engine.version", part(version, "version"), "/version")
+    _add_model_names(models, reading)
+    reading.add_volatile("replica.refused", client.refused or None, "HTTP status")
+    reading.add_volatile("replica.url", client.url, "--url")
+    return _complete(reading)
 
 
-def _models(client: Client, told: Told) -> tuple[Any, NoAnswer]:
-    """What `/v1/models` says, which almost every server has; and why it names no models, should it not."""
+def _list_models(reading: ServerReading) -> tuple[Any, NoAnswer]:
+    """What `/v1/models` answers, which almost every server has; and why it names no models, if so."""
     try:
-        reply = client.get("/v1/models")
-        told.say("replica", "server_header", reply.headers.get("server"), "HTTP header")
+        reply = reading.client.get("/v1/models")
+        reading.add("replica.server_header", reply.headers.get("server"), "HTTP header")
         return reply.json(), NoAnswer("its /v1/models is no list of models")
     except NoAnswer as reason:
         if isinstance(reason, Unreachable):
-            raise _unread(client, reason) from None
-        for field in ("served_name", "served"):
-            told.lacks("model", field, str(reason), "/v1/models")
+            raise _unreadable(reading.client, reason) from None
+        reading.add_absent(["model.served_name", "model.served"], str(reason), "/v1/models")
         return None, reason
 
 
@@ -112,7 +113,7 @@ def _is_list_of_models(models: Any) -> bool:
     return any(isinstance(model.get("id"), str) for model in rows(listed))
 
 
-def _unread(client: Client, reason: NoAnswer) -> EngineFailed:
+def _unreadable(client: Client, reason: NoAnswer) -> EngineFailed:
     """The error of a server of which nothing could be read: why, and what to do about it."""
     if client.speaks_tls():
         return EngineFailed(
@@ -129,7 +130,9 @@ def _unread(client: Client, reason: NoAnswer) -> EngineFailed:
 
 def _engine(client: Client, models: Any) -> str | None:
     """The engine: as the owner of its models, else by an endpoint that only it has."""
-    owners = {_OWNERS.get(words(model.get("owned_by")).lower()) for model in rows(part(models, "data"))}
+    owners = {
+        _OWNERS.get(text_or_empty(model.get("owned_by")).lower()) for model in rows(part(models, "data"))
+    }
     known = [owner for owner in owners if owner is not None]
     if len(known) == 1 and len(owners) == 1:
         return known[0]
@@ -149,39 +152,31 @@ def _engine(client: Client, models: Any) -> str | None:
     return known[0] if len(known) == 1 else None
 
 
-def _unknown_version(client: Client, told: Told) -> None:
-    """Several engines answer `/version` alike: it does not say whose version that is."""
-    try:
-        told.say("engine", "version", part(client.get("/version").json(), "version"), "/version")
-    except NoAnswer as reason:
-        told.lacks("engine", "version", str(reason), "/version")
-
-
-def _model_names(models: Any, told: Told) -> None:
+def _add_model_names(models: Any, reading: ServerReading) -> None:
     """Base models and adapters, as the OpenAI API lists them. A provider lists many: they are one list."""
     listed = [model for model in rows(part(models, "data")) if isinstance(model.get("id"), str)]
     bases = [model for model in listed if not model.get("parent")]
     names = [model["id"] for model in bases]
     adapters = {model["id"]: model.get("root") for model in listed if model.get("parent")}
     source = "/v1/models"
-    told.say("model", "served_name", names[0] if len(names) == 1 else sorted(names) or None, source)
+    reading.add("model.served_name", names[0] if len(names) == 1 else sorted(names) or None, source)
     if adapters:
-        told.say("model", "adapters", adapters, source)
+        reading.add("model.adapters", adapters, source)
     if len(names) == 1:
-        told.say("model", "served", bases[0].get("root"), source)
-        told.say("engine", "max_model_len", bases[0].get("max_model_len"), source)
+        reading.add("model.served", bases[0].get("root"), source)
+        reading.add("engine.max_model_len", bases[0].get("max_model_len"), source)
 
 
-def _completed(told: Told) -> dict[str, Section]:
+def _complete(reading: ServerReading) -> dict[str, Section]:
     """Every field that a fingerprint is expected to have, known or not."""
-    told.lacks("sampling", "contract_version", "the server samples by its own rules, not by rip's", "rip")
-    told.lacks("replica", "id", "the server does not name its replica", NOT_VISIBLE_FROM_SERVER)
+    reading.add_absent(
+        ["sampling.contract_version"], "the server samples by its own rules, not by rip's", "rip"
+    )
+    reading.add_absent(["replica.id"], "the server does not name its replica", NOT_VISIBLE_FROM_SERVER)
     only_generated = "it comes with generated answers only: replay a request"
-    told.lacks("replica", "system_fingerprint", only_generated, NOT_VISIBLE_FROM_SERVER)
-    for section, field in _OF_THE_HOST:
-        told.lacks(section, field, _HOST, NOT_VISIBLE_FROM_SERVER)
-    for section, field in (*_UNSPOKEN, *FLAT_KEYS.values()):
-        told.lacks(section, field, NOT_TOLD, NOT_VISIBLE_FROM_SERVER)
-    sections = told.sections()
+    reading.add_absent(["replica.system_fingerprint"], only_generated, NOT_VISIBLE_FROM_SERVER)
+    reading.add_absent(_OF_THE_HOST, _HOST, NOT_VISIBLE_FROM_SERVER)
+    reading.add_absent(_NOT_EVERYWHERE, NOT_TOLD, NOT_VISIBLE_FROM_SERVER)
+    sections = reading.sections()
     sections["process"] = Section(facts={"observed": fact(Observed.SERVER.value, "rip")})
     return sections

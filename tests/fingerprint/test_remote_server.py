@@ -397,7 +397,7 @@ def test_answers_of_another_shape_are_facts(answer: object) -> None:
         shapeless |= {"GET /v1/models": servers.BY_ENGINE[engine]["GET /v1/models"]}
         found = ask(shapeless)
         assert engine == "tgi" or value(found, "engine.name") == engine
-        with pytest.raises(EngineFailed, match=r"no question as an inference|does not speak HTTP"):
+        with pytest.raises(EngineFailed, match=r"does not answer as an inference server|does not speak HTTP"):
             ask(dict.fromkeys(servers.BY_ENGINE[engine], answer))
 
 
@@ -616,7 +616,10 @@ def test_an_address_with_a_path_keeps_it() -> None:
 
 def test_the_server_is_asked_no_more_when_it_falls_silent(short: None) -> None:
     asked: list[str] = []
-    with serve_raw(endless(b"", b"", 0.05)) as url, pytest.raises(EngineFailed, match="no question"):
+    with (
+        serve_raw(endless(b"", b"", 0.05)) as url,
+        pytest.raises(EngineFailed, match="does not answer as an inference"),
+    ):
         collect(server=Server(url, on_request=asked.append))
     assert len(asked) == bounded_http.MAX_SILENT
 
