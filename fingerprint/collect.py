@@ -155,7 +155,7 @@ def collect(
     finally:
         context.stop.set()  # on Ctrl-C or an error, readers end within one block
     if observed is not None:
-        _join(joined, {"process": Section(facts={"read_whole": _still_there(observed)})})
+        _join(joined, {"process": Section(facts={"read_whole": _is_complete(observed)})})
     for name, facts in (overrides or {}).items():
         known = joined.get(name, Section())
         joined[name] = Section(facts={**known.facts, **facts}, volatile=known.volatile)
@@ -176,7 +176,7 @@ def _of_process(context: Context, process: psutil.Process) -> Context:
     )
 
 
-def _still_there(observed: psutil.Process) -> Fact:
+def _is_complete(observed: psutil.Process) -> Fact:
     """Whether the readings are all of one process: it may have ended, and its number may have been reused."""
     if proc.is_alive(observed):
         return fact(True, "/proc/PID/stat")

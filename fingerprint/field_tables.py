@@ -24,7 +24,7 @@ def tables() -> str:
     """The generated part: what to replay by its short name, a table of every section, the documents."""
     parts = ["| to know | what to replay |", "|---|---|"]
     parts += [f"| `{code}` | {text} |" for text, code in sorted(_CODES.items(), key=lambda item: item[1])]
-    keys = {place: key for key, place in FLAT_KEYS.items()}
+    keys = {field: key for key, field in FLAT_KEYS.items()}
     for section in SECTIONS:
         parts += ["", f"### `{section}`", ""]
         parts += [

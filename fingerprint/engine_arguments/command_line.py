@@ -72,6 +72,7 @@ _MAPPED = (
 """Libraries that only this engine loads; engines built on torch stand before it."""
 _LLAMA_ARG = "LLAMA_ARG_"
 _MAX_JSON = 65536
+_SUBCOMMANDS = frozenset({"serve", "run-batch", "bench", "launch_server", "eval"})
 
 
 @dataclass(frozen=True)
@@ -159,12 +160,12 @@ def split(engine: str, arguments: list[str]) -> dict[str, Any]:
     """
     aliases, switches = ALIASES.get(engine, {}), SWITCHES.get(engine, frozenset())
     found: dict[str, Any] = {}
-    words: list[str] = []
+    operands: list[str] = []
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         if not argument.startswith("-") or _is_number(argument):
-            words.append(argument)
+            operands.append(argument)
             continue
         raw, assigned, value = argument.partition("=")
         name, short_value = _canonical(raw, aliases)
@@ -172,22 +173,22 @@ def split(engine: str, arguments: list[str]) -> dict[str, Any]:
         if not values and name not in switches:
             while waiting and (not waiting[0].startswith("-") or _is_number(waiting[0])):
                 values.append(waiting.pop(0))
-        said: Any = [_typed(value) for value in values]
-        said = True if not said else said[0] if len(said) == 1 else said
-        negated = name.startswith("no_") and said is True and name not in switches
-        found[name.removeprefix("no_") if negated else name] = False if negated else said
-    return found | _positional(engine, words, found)
+        parsed: Any = [_typed(value) for value in values]
+        parsed = True if not parsed else parsed[0] if len(parsed) == 1 else parsed
+        negated = name.startswith("no_") and parsed is True and name not in switches
+        found[name.removeprefix("no_") if negated else name] = False if negated else parsed
+    return found | _positional(engine, operands, found)
 
 
-def _positional(engine: str, words: list[str], found: dict[str, Any]) -> dict[str, Any]:
+def _positional(engine: str, operands: list[str], found: dict[str, Any]) -> dict[str, Any]:
     """What stands without an option: a subcommand, and where the engine takes it so, the model."""
-    if not words:
+    if not operands:
         return {}
     if engine in ("vllm", "sglang", "tensorrt-llm"):
-        words = words[1:] if words[0] in ("serve", "run-batch", "bench", "launch_server", "eval") else words
-        taken = {"model": words[0]} if words and "model" not in found else {}
-        return taken | ({"positional": words[1:]} if len(words) > 1 else {})
-    return {"positional": words}
+        operands = operands[1:] if operands[0] in _SUBCOMMANDS else operands
+        taken = {"model": operands[0]} if operands and "model" not in found else {}
+        return taken | ({"positional": operands[1:]} if len(operands) > 1 else {})
+    return {"positional": operands}
 
 
 def _canonical(raw: str, aliases: Mapping[str, str]) -> tuple[str, str]:
@@ -200,24 +201,24 @@ def _canonical(raw: str, aliases: Mapping[str, str]) -> tuple[str, str]:
     return aliases.get(f"--{name.replace('_', '-')}", name), ""
 
 
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"-\d+(\.\d+)?", word) is not None
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-\d+(\.\d+)?", text) is not None
 
 
-def _typed(word: str) -> Any:
+def _typed(text: str) -> Any:
     """A word as number, truth value or JSON where it is one."""
-    if re.fullmatch(r"-?\d{1,18}", word):
-        return int(word)
-    if re.fullmatch(r"-?\d{1,9}\.\d{1,9}", word):
-        return float(word)
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    if word[:1] in ("{", "[") and len(word) <= _MAX_JSON:
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d{1,9}\.\d{1,9}", text):
+        return float(text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("{", "[") and len(text) <= _MAX_JSON:
         try:
-            return json.loads(word)
+            return json.loads(text)
         except (ValueError, RecursionError):
-            return word
-    return word
+            return text
+    return text
 
 
 def _from_environment(engine: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -225,9 +226,9 @@ def _from_environment(engine: str, environ: Mapping[str, str]) -> dict[str, Any]
         return {name.lower(): _typed(environ[name]) for name in TGI_VARIABLES if name in environ}
     if engine == "llama.cpp":
         aliases = ALIASES[engine]
-        given = {name[len(_LLAMA_ARG) :]: environ[name] for name in environ if name.startswith(_LLAMA_ARG)}
+        options = {name[len(_LLAMA_ARG) :]: environ[name] for name in environ if name.startswith(_LLAMA_ARG)}
         return {
             aliases.get(f"--{name.lower().replace('_', '-')}", name.lower()): _typed(value)
-            for name, value in given.items()
+            for name, value in options.items()
         }
     return {}

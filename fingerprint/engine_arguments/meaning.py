@@ -244,22 +244,22 @@ def fields_of(engine: str, arguments: Mapping[str, Any]) -> dict[tuple[str, str]
     """The fields that arguments set: (section, field) → value. What is not stated (null) is left out."""
     table = SETTINGS.get(engine, {})
     found: dict[tuple[str, str], Any] = {}
-    for argument, said in arguments.items():
-        place = table.get(argument)
-        if place is None or said is None:
+    for argument, value in arguments.items():
+        target = table.get(argument)
+        if target is None or value is None:
             continue
-        section, _, field = place.removeprefix("!").partition(".")
-        if place.startswith("!"):
-            if not isinstance(said, bool):
+        section, _, field = target.removeprefix("!").partition(".")
+        if target.startswith("!"):
+            if not isinstance(value, bool):
                 continue  # the opposite of what is neither true nor false would be a guess
-            said = not said
-        found[section, field] = said
+            value = not value
+        found[section, field] = value
     if engine == "sglang":
-        _say_as_others_do(found)
+        _add_common_forms(found)
     return found
 
 
-def _say_as_others_do(found: dict[tuple[str, str], Any]) -> None:
+def _add_common_forms(found: dict[tuple[str, str], Any]) -> None:
     """SGLang's chunk size is a switch too, and its deterministic mode is its batch invariance."""
     size = found.get(("engine", "chunked_prefill"))
     if isinstance(size, int) and not isinstance(size, bool):

@@ -109,20 +109,20 @@ def _check_family(family: str, items: list[Library]) -> list[LibraryFinding]:
     installed = [item for item in items if item.loaded is None]
     if not loaded or not installed or loaded[0].loaded is None or loaded[0].loaded.deleted:
         return []
-    here = loaded[0]
-    if here.label.startswith("site-packages/"):
+    running = loaded[0]
+    if running.label.startswith("site-packages/"):
         return []  # what the wheels bring is what their programs load; other copies beside it do no harm
     expected = next(
         (
             item
             for item in installed
-            if item.label.startswith("site-packages/") and _major(item) == _major(here)
+            if item.label.startswith("site-packages/") and _major(item) == _major(running)
         ),
         None,
     )
-    if expected is None or expected.build_id == here.build_id:
+    if expected is None or expected.build_id == running.build_id:
         return []
-    return [LoadedFromElsewhere(family, _name(here), _name(expected))]
+    return [LoadedFromElsewhere(family, _name(running), _name(expected))]
 
 
 def _major(item: Library) -> str:

@@ -62,19 +62,19 @@ def loaded_libraries(pid: int | None = None) -> list[LoadedLibrary]:
 
 
 def _library(pid: int | None, mapping: Mapping, family: str) -> LoadedLibrary:
-    now = _state(_place(pid, mapping.path))
-    if mapping.deleted and now is None and _state(_place(pid, mapping.path + DELETED)) is not None:
+    now = _state(_path_of(pid, mapping.path))
+    if mapping.deleted and now is None and _state(_path_of(pid, mapping.path + DELETED)) is not None:
         # A file whose name really ends so.
         mapping = replace(mapping, path=mapping.path + DELETED, deleted=False)
-        now = _state(_place(pid, mapping.path))
+        now = _state(_path_of(pid, mapping.path))
     link = _mapped_file(pid, mapping)
     mapped = _state(link)
-    place = _place(pid, mapping.path)
+    path = _path_of(pid, mapping.path)
     if now is None and pid is not None and not mapping.deleted:
         # Of a process that changed its root, the maps show the path from the reader's root.
         outside = _state(Path(mapping.path))
         if outside is not None and _is_mapped(mapping, mapped, outside):
-            place, now = Path(mapping.path), outside
+            path, now = Path(mapping.path), outside
     if mapping.deleted:
         replaced = now is not None
     elif now is None:
@@ -87,7 +87,7 @@ def _library(pid: int | None, mapping: Mapping, family: str) -> LoadedLibrary:
         replaced = (mapping.inode ^ now.st_ino) & 0xFFFFFFFF != 0
     unseen = now is None and not mapping.deleted and not _is_absent(pid, mapping.path)
     gone = mapping.deleted or replaced or (now is None and not unseen)
-    file = place if now is not None and not gone else link if mapped is not None else None
+    file = path if now is not None and not gone else link if mapped is not None else None
     read = read_elf(file) if file is not None else _from_memory(pid, mapping)
     size = mapped.st_size if mapped is not None else now.st_size if now is not None and not gone else None
     reason = read.reason or (None if read.build_id else "the file has no build-id")
@@ -118,7 +118,7 @@ def _is_mapped(mapping: Mapping, mapped: os.stat_result | None, found: os.stat_r
 def _is_absent(pid: int | None, path: str) -> bool:
     """Whether one could look at a path as the process sees it, and nothing lies there."""
     try:
-        os.stat(_place(pid, path))
+        os.stat(_path_of(pid, path))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError):
@@ -132,7 +132,7 @@ def _is_absent(pid: int | None, path: str) -> bool:
         return False
 
 
-def _place(pid: int | None, path: str) -> Path:
+def _path_of(pid: int | None, path: str) -> Path:
     if pid is None:
         return Path(path)
     try:

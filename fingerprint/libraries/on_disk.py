@@ -138,24 +138,24 @@ class LibrarySearch:
         """The SONAMEs that torch's CUDA part was linked against; empty without one."""
         for folder in self.site_folders:
             for name in ("libtorch_cuda.so", "libtorch_hip.so"):
-                place = self._reach(f"{folder}/torch/lib/{name}")
-                if place is not None and (found := read_elf(place)).needed:
+                location = self._reach(f"{folder}/torch/lib/{name}")
+                if location is not None and (found := read_elf(location)).needed:
                     return frozenset(found.needed)
         return frozenset()
 
     def _candidates(self) -> Iterable[tuple[str, str]]:
         for folder in self.site_folders:
-            place = self._reach(folder)
-            if place is None:
+            location = self._reach(folder)
+            if location is None:
                 continue
             for pattern in _WHEEL_FOLDERS:
-                for found in sorted(place.glob(pattern)):
-                    relative = found.relative_to(place)
+                for found in sorted(location.glob(pattern)):
+                    relative = found.relative_to(location)
                     for name in _names(found):
                         yield "site-packages", f"{folder}/{relative}/{name}"
         for folder in self.environ.get("LD_LIBRARY_PATH", "").split(":"):
-            place = self._reach(folder) if folder.startswith("/") else None
-            for name in _names(place) if place is not None else ():
+            location = self._reach(folder) if folder.startswith("/") else None
+            for name in _names(location) if location is not None else ():
                 yield "LD_LIBRARY_PATH", f"{folder.rstrip('/')}/{name}"
         for path in self._loader_cache():
             yield "system", path
@@ -172,23 +172,23 @@ class LibrarySearch:
         content = content[start:]
         count = struct.unpack_from("<I", content, len(_CACHE_MAGIC))[0]
         found = []
-        for place in range(
+        for location in range(
             _CACHE_HEADER, min(_CACHE_HEADER + count * _CACHE_ENTRY.size, len(content)), _CACHE_ENTRY.size
         ):
-            if place + _CACHE_ENTRY.size > len(content):
+            if location + _CACHE_ENTRY.size > len(content):
                 break
-            at = _CACHE_ENTRY.unpack_from(content, place)[2]
+            at = _CACHE_ENTRY.unpack_from(content, location)[2]
             path = content[at : content.find(b"\0", at)].decode("utf-8", "surrogateescape")
             if path.startswith("/"):
                 found.append(path)
         return found
 
     def _copy(self, where: str, path: str, family: str) -> Copy | None:
-        place = self._reach(path)
-        if place is None:
+        location = self._reach(path)
+        if location is None:
             return None
         try:
-            real = place.resolve(strict=True) if self.root == Path("/") else place
+            real = location.resolve(strict=True) if self.root == Path("/") else location
             state = real.stat()
         except (OSError, RuntimeError):
             return None
@@ -202,17 +202,17 @@ class LibrarySearch:
 
     def _reach(self, path: str) -> Path | None:
         try:
-            place = root_files.locate(self.root, path)
-            return place if place.exists() else None
+            location = root_files.locate(self.root, path)
+            return location if location.exists() else None
         except (proc.Unread, OSError, ValueError):
             return None
 
     def _dist_infos(self, folder: str) -> list[Path]:
-        place = self._reach(folder)
+        location = self._reach(folder)
         # Names only: parsing the metadata of hundreds of packages takes longer than everything else here.
-        return (
-            [] if place is None else [place / name for name in _names(place) if name.endswith(".dist-info")]
-        )
+        if location is None:
+            return []
+        return [location / name for name in _names(location) if name.endswith(".dist-info")]
 
     def _owners(self, folder: str, top: str) -> dict[str, tuple[str, str, int | None]]:
         """Recorded file → (package, version, size) for the packages that may own files of a top folder."""

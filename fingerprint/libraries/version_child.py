@@ -91,13 +91,13 @@ def main() -> None:
 
     The second argument is the time for one library in seconds.
     """
-    say = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is none of our answer
     for family, path in json.loads(sys.argv[1]):
         signal.alarm(
             int(sys.argv[2])
         )  # its default action ends this process even inside a call that never returns
-        print(json.dumps({"family": family, **query_version(family, path)}), file=say)
+        print(json.dumps({"family": family, **query_version(family, path)}), file=output)
     os._exit(0)  # past the destructors of the libraries, which are nobody's business here
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.errors import BadInput
 from ..untrusted.regular_file import open_regular
 from .ref import GGUF_MAGIC
-from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_places
+from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ def read_header(path: Path) -> GgufHeader:
             metadata = reader.metadata()
             try:
                 tensors, start = reader.tensors(metadata.get("general.alignment", _ALIGNMENT))
-                check_places(tensors, start, state.st_size, reader.alignment)
+                check_offsets(tensors, start, state.st_size, reader.alignment)
                 return GgufHeader(metadata, Layout(tensors, _sha256(file, start), state))
             except (LayoutFault, _Corrupt) as fault:
                 return GgufHeader(metadata, LayoutFault(str(fault)))

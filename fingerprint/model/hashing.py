@@ -62,7 +62,7 @@ class Reading:
     contents: tuple[bytes, ...]
     """Digests of its tensors' bytes, in the order of the layout (see `tensors`)."""
     sampled: tuple[bytes, ...]
-    """The same of the windows of each tensor (see `windows`)."""
+    """The same of the windows of each tensor (see `tensor_stream`)."""
     size: int
     cached: bool
 

@@ -200,13 +200,13 @@ def _check_regular(path: Path, name: str) -> None:
 
 def _check_numbered(found: list[Path], name: str) -> None:
     """Shards that lie there without an index say by their names how many belong together."""
-    there = {path.name for path in found}
+    present = {path.name for path in found}
     series = {
-        (match["stem"], match["parts"], match["suffix"]) for match in map(_SHARD.fullmatch, there) if match
+        (match["stem"], match["parts"], match["suffix"]) for match in map(_SHARD.fullmatch, present) if match
     }
     for stem, parts, suffix in sorted(series):
         names = [f"{stem}-{part:05d}-of-{parts}{suffix}" for part in range(1, int(parts) + 1)]
-        missing = [shard for shard in names if shard not in there]
+        missing = [shard for shard in names if shard not in present]
         if missing:
             raise _missing(name, len(missing), len(names), missing[0])
 

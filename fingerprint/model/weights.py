@@ -147,22 +147,22 @@ def _verified(weights: Mapping[Path, Reading], is_fast: bool) -> dict[str, Fact]
 def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
     files: dict[str, dict[str, Any]] = {}
     sources: set[str] = set()
-    doubts: list[Fact] = []
+    reasons: list[Fact] = []
     for path, layout in layouts.items():
         claim = claim_of(path)
         if claim is None:
             reason = f"nothing claims a digest of {path.name}: read it with --strength verified"
-            doubts.append(unavailable(reason, f"strength:{strength}"))
+            reasons.append(unavailable(reason, f"strength:{strength}"))
         elif isinstance(layout, LayoutFault) and path.suffix in (".safetensors", ".gguf"):
             reason = f"{path.name} is claimed to be {claim.sha256[:12]}…, but {layout}"
-            doubts.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
+            reasons.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
         else:
             files[path.name] = {"sha256": claim.sha256, "size": _size(path)}
             sources.add(claim.source)
     source = "+".join(sorted(sources))
     return {
-        "sha256": doubts[0] if doubts else fact(_of_files(files), source),
-        "files": doubts[0] if doubts else fact(files, source),
+        "sha256": reasons[0] if reasons else fact(_of_files(files), source),
+        "files": reasons[0] if reasons else fact(files, source),
         "contradicted_claims": not_read(strength),
     }
 
@@ -215,11 +215,11 @@ class _Tensors:
                 unavailable(self.reason, HEADER),
             )
         tensors = self.all()
-        said = {sha256_of(layout.metadata) for layout in self.layouts.values()}
+        metadata = {sha256_of(layout.metadata) for layout in self.layouts.values()}
         return {
             "layout_sha256": fact(layout_sha256(tensors), HEADER),
             "tensor_dtypes": fact(dict(sorted(Counter(tensor.dtype for tensor in tensors).items())), HEADER),
-            "weights_metadata_sha256": fact(sha256_of(sorted(said)), HEADER),
+            "weights_metadata_sha256": fact(sha256_of(sorted(metadata)), HEADER),
         }
 
     def verified(self, readings: Mapping[Path, Reading]) -> dict[str, Fact]:

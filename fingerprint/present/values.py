@@ -25,7 +25,7 @@ def before_and_after(change: Change) -> tuple[str, str]:
             return _tables(before, after)
         if isinstance(before, list) and isinstance(after, list) and _hold_texts(before, after):
             return _lists(before, after)
-    return _in_words(change.before), _in_words(change.after)
+    return _describe(change.before), _describe(change.after)
 
 
 def _tables(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def _lists(before: list[str], after: list[str]) -> tuple[str, str]:
     )
 
 
-def _in_words(reading: Fact | None) -> str:
+def _describe(reading: Fact | None) -> str:
     if reading is None:
         return _MISSING
     return visible(reading.text()) if reading.unavailable is not None else _short(reading.value)

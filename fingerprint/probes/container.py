@@ -76,10 +76,10 @@ def _container(context: Context, cgroup: str, mounts: str) -> Fact:
         for name, pattern in _CGROUPS:
             if re.search(pattern, text):
                 return fact(name, source)
-    looked = ", ".join(mark for _, mark in MARKS)
+    searched = ", ".join(mark for _, mark in MARKS)
     if (reason := root_files.why_closed(context.root)) is not None:
-        return unavailable(reason, f"{looked}, proc-cgroup, proc-mountinfo")
-    return unavailable("no mark of a container was found", f"{looked}, proc-cgroup, proc-mountinfo")
+        return unavailable(reason, f"{searched}, proc-cgroup, proc-mountinfo")
+    return unavailable("no mark of a container was found", f"{searched}, proc-cgroup, proc-mountinfo")
 
 
 def _bind_mounts(mounts: str) -> str:

@@ -55,8 +55,8 @@ def _quota_of(pid: int, root: Path) -> Fact:
     """Of its control group as this machine names it, else as its container does."""
     groups = proc.read(pid, "cgroup").decode("utf-8", "replace").splitlines()
     unified = next((line[len("0::") :] for line in groups if line.startswith("0::/")), "/")
-    places = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
-    for base, path in places:
+    candidates = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
+    for base, path in candidates:
         with contextlib.suppress(proc.Unread, ValueError):
             quota, period = root_files.read_file(base, path, 100).decode("ascii").split()
             return _as_cores(quota, period)

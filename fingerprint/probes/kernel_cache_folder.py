@@ -167,22 +167,22 @@ def _choices(name: str, content: bytes) -> dict[str, str]:
     Triton's `<kernel>.autotune.json` holds all candidates with their times, Inductor's `<key>.best_config`
     the winner, FlashInfer's tables a runner and a tactic for every operation and shape.
     """
-    tells_all = name.endswith(".autotune.json")
+    has_timings = name.endswith(".autotune.json")
     is_table = re.match(r"autotune\w*\.json$|rank_\w+\.json$", name) is not None
-    if not (tells_all or is_table or name.endswith(".best_config")):
+    if not (has_timings or is_table or name.endswith(".best_config")):
         return {}
     try:
         found = json.loads(content)
-        if tells_all:
-            return {"": _in_words(min(found["configs_timings"], key=lambda candidate: candidate[1])[0])}
+        if has_timings:
+            return {"": _as_line(min(found["configs_timings"], key=lambda candidate: candidate[1])[0])}
         if is_table:
-            return {str(key): _in_words(choice) for key, choice in found.items() if not key.startswith("_")}
-        return {"": _in_words({key: value for key, value in found.items() if key not in _MEASURED})}
+            return {str(key): _as_line(choice) for key, choice in found.items() if not key.startswith("_")}
+        return {"": _as_line({key: value for key, value in found.items() if key not in _MEASURED})}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return {}
 
 
-def _in_words(choice: Any) -> str:
+def _as_line(choice: Any) -> str:
     """`BLOCK_M=128 num_stages=3 num_warps=4`."""
     if not isinstance(choice, dict):
         return choice if isinstance(choice, str) else json.dumps(choice, sort_keys=True)

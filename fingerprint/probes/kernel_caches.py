@@ -25,76 +25,76 @@ LIMIT_S = 2.0
 
 
 @dataclass(frozen=True)
-class Place:
+class CacheFolder:
     """A folder and how it is called for people: without what differs between users of one set-up."""
 
     path: str
     name: str
 
 
-def _triton(context: Context) -> list[Place]:
+def _triton(context: Context) -> list[CacheFolder]:
     # Triton's knobs.py: TRITON_CACHE_DIR, else .triton/cache below TRITON_HOME or the home folder.
     return [
         _first(
             context,
             ("TRITON_CACHE_DIR", ""),
             ("TRITON_HOME", "/.triton/cache"),
-            default=Place(f"{locations.home(context)}/.triton/cache", "~/.triton/cache"),
+            default=CacheFolder(f"{locations.home(context)}/.triton/cache", "~/.triton/cache"),
         )
     ]
 
 
-def _inductor(context: Context) -> list[Place]:
+def _inductor(context: Context) -> list[CacheFolder]:
     # torch/_inductor/runtime/cache_dir_utils.py
     name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", locations.user(context))
     temporary = next(
         (found for key in ("TMPDIR", "TEMP", "TMP") if (found := context.environ.get(key))), "/tmp"
     )
-    default = Place(f"{temporary}/{name}", "/tmp/torchinductor_USER")
+    default = CacheFolder(f"{temporary}/{name}", "/tmp/torchinductor_USER")
     return [_first(context, ("TORCHINDUCTOR_CACHE_DIR", ""), default=default)]
 
 
-def _flashinfer(context: Context) -> list[Place]:
+def _flashinfer(context: Context) -> list[CacheFolder]:
     # flashinfer/jit/env.py; the autotuner's tables lie below it unless a variable moves them.
-    default = Place(f"{locations.home(context)}/.cache/flashinfer", "~/.cache/flashinfer")
+    default = CacheFolder(f"{locations.home(context)}/.cache/flashinfer", "~/.cache/flashinfer")
     found = [_first(context, ("FLASHINFER_WORKSPACE_BASE", "/.cache/flashinfer"), default=default)]
     return found + _named(context, "FLASHINFER_AUTOTUNE_CACHE_DIR")
 
 
-def _vllm(context: Context) -> list[Place]:
+def _vllm(context: Context) -> list[CacheFolder]:
     # vllm/envs.py and vllm/compilation/backends.py
     return [_below(_vllm_root(context), "torch_compile_cache")]
 
 
-def _vllm_autotune(context: Context) -> list[Place]:
+def _vllm_autotune(context: Context) -> list[CacheFolder]:
     # vllm/model_executor/warmup/flashinfer_autotune_cache.py
     default = _below(_vllm_root(context), "flashinfer_autotune_cache")
     return _named(context, "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or [default]
 
 
-def _vllm_root(context: Context) -> Place:
-    default = Place(f"{locations.xdg_cache(context)}/vllm", "~/.cache/vllm")
+def _vllm_root(context: Context) -> CacheFolder:
+    default = CacheFolder(f"{locations.xdg_cache(context)}/vllm", "~/.cache/vllm")
     return _first(context, ("VLLM_CACHE_ROOT", ""), default=default)
 
 
-def _sglang(context: Context) -> list[Place]:
+def _sglang(context: Context) -> list[CacheFolder]:
     # sglang/srt/environ.py: Triton, Inductor, FlashInfer and DeepGEMM below one root.
-    default = Place(f"{locations.xdg_cache(context)}/sglang", "~/.cache/sglang")
+    default = CacheFolder(f"{locations.xdg_cache(context)}/sglang", "~/.cache/sglang")
     return [_first(context, ("SGLANG_JIT_CACHE_ROOT", ""), ("SGLANG_CACHE_DIR", ""), default=default)]
 
 
-def _deep_gemm(context: Context) -> list[Place]:
-    default = Place(f"{locations.home(context)}/.deep_gemm", "~/.deep_gemm")
+def _deep_gemm(context: Context) -> list[CacheFolder]:
+    default = CacheFolder(f"{locations.home(context)}/.deep_gemm", "~/.deep_gemm")
     return [_first(context, ("SGLANG_DG_CACHE_DIR", ""), ("DG_JIT_CACHE_DIR", ""), default=default)]
 
 
-def _vllm_tuned(context: Context) -> list[Place]:
+def _vllm_tuned(context: Context) -> list[CacheFolder]:
     layers = "vllm/model_executor/layers"
     packaged = [f"{layers}/fused_moe/configs", f"{layers}/quantization/utils/configs"]
     return _named(context, "VLLM_TUNED_CONFIG_FOLDER") + _in_packages(context, packaged)
 
 
-def _sglang_tuned(context: Context) -> list[Place]:
+def _sglang_tuned(context: Context) -> list[CacheFolder]:
     layers = "sglang/srt/layers"
     packaged = [
         f"{layers}/moe/moe_runner/triton_utils/configs",
@@ -104,7 +104,7 @@ def _sglang_tuned(context: Context) -> list[Place]:
     return _named(context, "SGLANG_MOE_CONFIG_DIR") + _in_packages(context, packaged)
 
 
-CACHES: dict[str, Callable[[Context], list[Place]]] = {
+CACHES: dict[str, Callable[[Context], list[CacheFolder]]] = {
     "triton_cache": _triton,
     "inductor_cache": _inductor,
     "flashinfer_cache": _flashinfer,
@@ -121,26 +121,26 @@ CACHES: dict[str, Callable[[Context], list[Place]]] = {
 def probe(context: Context) -> dict[str, Section]:
     """The fields of `CACHES`; where several folders have something, each under its name."""
     deadline = time.monotonic() + LIMIT_S
-    facts, looked = {}, {}
+    facts, searched = {}, {}
     for name, find in CACHES.items():
         where = find(context)
         facts[name] = _read(context, where, deadline)
-        looked[name] = [
-            redact.text(place.path.encode("utf-8", "backslashreplace").decode()) for place in where
+        searched[name] = [
+            redact.text(cache.path.encode("utf-8", "backslashreplace").decode()) for cache in where
         ]
     # Where was looked is no fact about kernels: the same kernels moved elsewhere are the same kernels.
-    return {"kernels": Section(facts=facts, volatile={"cache_paths": fact(looked, "environment")})}
+    return {"kernels": Section(facts=facts, volatile={"cache_paths": fact(searched, "environment")})}
 
 
-def _read(context: Context, where: list[Place], deadline: float) -> Fact:
+def _read(context: Context, where: list[CacheFolder], deadline: float) -> Fact:
     if context.environ_unread is not None:
         return unavailable(f"where it lies is not known: {context.environ_unread}", "files")
     found: dict[str, Any] = {}
     forbidden: proc.Forbidden | None = None
-    for place in where:
+    for cache in where:
         try:
             value = describe(
-                root_files.locate(context.root, locations.absolute(context, place.path)), deadline
+                root_files.locate(context.root, locations.absolute(context, cache.path)), deadline
             )
         except proc.Forbidden as reason:
             forbidden = reason
@@ -150,7 +150,7 @@ def _read(context: Context, where: list[Place], deadline: float) -> Fact:
         except TooSlow:
             return unavailable(f"not read within {LIMIT_S:g} s: it is too large or too slow", "files")
         if value is not None:
-            found[place.name] = value
+            found[cache.name] = value
     if forbidden is not None:
         # Also where another folder has something: half of it would read as a change.
         return unavailable(redact.text(str(forbidden)), "files")
@@ -159,26 +159,26 @@ def _read(context: Context, where: list[Place], deadline: float) -> Fact:
     return fact(found if len(found) > 1 else next(iter(found.values())), "files")
 
 
-def _first(context: Context, *candidates: tuple[str, str], default: Place) -> Place:
+def _first(context: Context, *candidates: tuple[str, str], default: CacheFolder) -> CacheFolder:
     """The folder of the first variable that is set, each with what the tool appends to it."""
     for variable, below in candidates:
         if value := context.environ.get(variable):
-            return Place(value.rstrip("/") + below, f"${variable}{below}")
+            return CacheFolder(value.rstrip("/") + below, f"${variable}{below}")
     return default
 
 
-def _named(context: Context, variable: str) -> list[Place]:
+def _named(context: Context, variable: str) -> list[CacheFolder]:
     value = context.environ.get(variable)
-    return [Place(value, f"${variable}")] if value else []
+    return [CacheFolder(value, f"${variable}")] if value else []
 
 
-def _below(place: Place, folder: str) -> Place:
-    return Place(f"{place.path}/{folder}", f"{place.name}/{folder}")
+def _below(cache: CacheFolder, folder: str) -> CacheFolder:
+    return CacheFolder(f"{cache.path}/{folder}", f"{cache.name}/{folder}")
 
 
-def _in_packages(context: Context, relative: list[str]) -> list[Place]:
+def _in_packages(context: Context, relative: list[str]) -> list[CacheFolder]:
     top = relative[0].partition("/")[0]
     for folder in locations.package_folders(context):
         if root_files.is_folder(context.root, f"{folder}/{top}"):
-            return [Place(f"{folder}/{name}", name) for name in relative]
+            return [CacheFolder(f"{folder}/{name}", name) for name in relative]
     return []

@@ -79,8 +79,8 @@ def package_folders(context: Context) -> list[str]:
         return [folder for folder in dict.fromkeys(sys.path) if folder]
     try:
         executable = proc.link(context.pid, "exe").removesuffix(" (deleted)")
-        words, mapped = proc.command_line(context.pid), mapped_files(context.pid)
+        arguments, mapped = proc.command_line(context.pid), mapped_files(context.pid)
         folder = proc.link(context.pid, "cwd")
     except proc.Unread:
         return []
-    return list(python_of(context.root, executable, words, mapped, context.environ, folder).folders)
+    return list(python_of(context.root, executable, arguments, mapped, context.environ, folder).folders)

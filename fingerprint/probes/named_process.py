@@ -153,8 +153,8 @@ def _settings(named: Named, engine: Engine | None) -> dict[str, dict[str, Fact]]
     if engine is None or engine.arguments is None:
         return sections
     arguments = command_line.arguments_of(engine, named.context.environ)
-    for (section, field), said in fields_of(engine.name, arguments).items():
-        sections.setdefault(section, {})[field] = fact(redact.value(said), COMMAND_LINE)
+    for (section, field), value in fields_of(engine.name, arguments).items():
+        sections.setdefault(section, {})[field] = fact(redact.value(value), COMMAND_LINE)
     none = unavailable("it was started without arguments", COMMAND_LINE)
     sections["engine"]["arguments"] = fact(redact.value(arguments), COMMAND_LINE) if arguments else none
     for name in CONFIG_FILES:
@@ -184,8 +184,8 @@ def _environment(named: Named, engine: Engine) -> Fact:
     if named.context.environ_unread is not None:
         return unavailable(named.context.environ_unread, LAUNCH_SOURCE)
     found = {
-        name: redact.text(said)
-        for name, said in sorted(named.context.environ.items())
+        name: redact.text(value)
+        for name, value in sorted(named.context.environ.items())
         if command_line.is_variable_of(engine.name, name)
         and name not in ALL_VARIABLES
         and not redact.is_secret(name)

@@ -50,7 +50,7 @@ def probe(context: Context) -> dict[str, Section]:
     files: dict[str, str] = {}
     settings: dict[str, str] = {}
     forbidden: proc.Forbidden | None = None
-    for name, path in _places(context):
+    for name, path in _config_files(context):
         try:
             content = root_files.read_file(context.root, locations.absolute(context, path), _MAX_BYTES)
         except proc.Forbidden as error:
@@ -75,7 +75,7 @@ def probe(context: Context) -> dict[str, Section]:
     return {"libraries": Section(facts={"nccl_conf": read})}
 
 
-def _places(context: Context) -> list[tuple[str, str]]:
+def _config_files(context: Context) -> list[tuple[str, str]]:
     if named := context.environ.get("NCCL_CONF_FILE"):
         user = [("$NCCL_CONF_FILE", named)]
     else:

@@ -143,8 +143,8 @@ def _versions(context: Context, chosen: dict[str, Library], problem: str | None)
         elif item.build_id is not None:
             facts[f"{family}_build_id"] = fact(item.build_id, "elf")
         else:
-            said = item.loaded.reason if item.loaded else None
-            facts[f"{family}_build_id"] = unavailable(said or "the file has no build-id", "elf")
+            cause = item.loaded.reason if item.loaded else None
+            facts[f"{family}_build_id"] = unavailable(cause or "the file has no build-id", "elf")
     return facts
 
 

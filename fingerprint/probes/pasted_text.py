@@ -135,10 +135,10 @@ def _absent_variables(paste: _Paste) -> None:
 
 
 def _built(paste: _Paste) -> Fingerprint:
-    paste.state((*place, table) for place, table in paste.tables.items())
+    paste.state((*key, table) for key, table in paste.tables.items())
     paste.state(_gpu_count(paste))
-    untold = unavailable(NOT_PASTED, paste.source)
-    paste.state((*place, untold) for place in FLAT_KEYS.values())
+    hidden = unavailable(NOT_PASTED, paste.source)
+    paste.state((*key, hidden) for key in FLAT_KEYS.values())
     sections: dict[str, Section] = {}
     for (section, name), reading in paste.facts.items():
         known = sections.get(section, Section())

@@ -52,17 +52,17 @@ def process_section(pid: int, family: tuple[int, ...]) -> Section:
 def _role(pid: int) -> str | None:
     """What a worker calls itself: its title, else its program; None for one that computes nothing."""
     try:
-        words = proc.command_line(pid)
+        arguments = proc.command_line(pid)
     except proc.Unread:
         return None
-    if not words or any(_HELPERS.search(word) for word in words):
+    if not arguments or any(_HELPERS.search(argument) for argument in arguments):
         return None
-    if len(words) == 1 or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
-        return redact.text(words[0] if "::" in words[0] else os.path.basename(words[0]))
-    given = [word for word in words[1:] if word not in ("-B", "-E", "-I", "-s", "-S", "-u")]
-    if given[:1] in (["-m"], ["-c"]) and len(given) > 1:
-        return redact.text(f"python {given[0]} {given[1]}")
-    return redact.text(os.path.basename(given[0])) if given else "python"
+    if len(arguments) == 1 or not re.fullmatch(r"python[\d.]*", os.path.basename(arguments[0])):
+        return redact.text(arguments[0] if "::" in arguments[0] else os.path.basename(arguments[0]))
+    rest = [argument for argument in arguments[1:] if argument not in ("-B", "-E", "-I", "-s", "-S", "-u")]
+    if rest[:1] in (["-m"], ["-c"]) and len(rest) > 1:
+        return redact.text(f"python {rest[0]} {rest[1]}")
+    return redact.text(os.path.basename(rest[0])) if rest else "python"
 
 
 def _layout(workers: dict[int, str]) -> dict[str, Fact]:
@@ -94,9 +94,9 @@ def _differing_variables(pid: int, workers: dict[int, str]) -> Fact:
         return unavailable(launched[pid][1] or proc.ENDED, LAUNCH_SOURCE)
     differing = {}
     for variable in sorted(ALL_VARIABLES):
-        said = {member: redact.text(environ.get(variable, NOT_SET)) for member, environ in known.items()}
-        if len(set(said.values())) > 1:
-            differing[variable] = {workers.get(member, "itself"): value for member, value in said.items()}
+        values = {member: redact.text(environ.get(variable, NOT_SET)) for member, environ in known.items()}
+        if len(set(values.values())) > 1:
+            differing[variable] = {workers.get(member, "itself"): value for member, value in values.items()}
     return (
         fact(differing, LAUNCH_SOURCE)
         if differing

@@ -115,7 +115,7 @@ def _is_list_of_models(models: Any) -> bool:
 
 def _unreadable(client: Client, reason: NoAnswer) -> EngineFailed:
     """The error of a server of which nothing could be read: why, and what to do about it."""
-    if client.speaks_tls():
+    if client.uses_tls():
         return EngineFailed(
             f"{client.url} speaks TLS, not plain HTTP", f"--url https{client.url.removeprefix('http')}"
         )

@@ -132,11 +132,11 @@ def versions_in(text: str) -> dict[str, Fact]:
 
 
 def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact]:
-    words = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
-    words["hip"] = "torch is built without ROCm"
+    reasons = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
+    reasons["hip"] = "torch is built without ROCm"
     return {
         ("cuda" if name == "cuda" else f"torch.{name}"): fact(value, source)
         if (value := found.get(name))
         else unavailable(reason, source)
-        for name, reason in words.items()
+        for name, reason in reasons.items()
     }

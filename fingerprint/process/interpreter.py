@@ -63,7 +63,7 @@ def python_of(
     version, compiler = _of_interpreter(root, interpreters, short)
     if short is None:
         return Python(None, None, ())
-    programs = [str(PurePosixPath(working_directory, word)) for word in command_line[:2] if "/" in word]
+    programs = [str(PurePosixPath(working_directory, name)) for name in command_line[:2] if "/" in name]
     candidates = dict.fromkeys(_candidates(root, executable, programs, paths, environ, short))
     folders = tuple(folder for folder in candidates if root_files.is_folder(root, folder))
     return Python(version or short, compiler, folders)
@@ -93,12 +93,12 @@ def _candidates(
         if environ.get("HOME") and not environ.get("PYTHONNOUSERSITE"):
             yield f"{environ['HOME']}/.local/lib/python{short}/site-packages"
         prefix = PurePosixPath(executable).parent.parent
-        for place in (
+        for relative in (
             f"python{short}/site-packages",
             f"python{short}/dist-packages",
             "python3/dist-packages",
         ):
-            yield f"{prefix}/lib/{place}"
+            yield f"{prefix}/lib/{relative}"
         yield f"/usr/local/lib/python{short}/dist-packages"
 
 

@@ -129,7 +129,7 @@ class Client:
         """
         return self._ask("POST", path, json.dumps(body).encode())
 
-    def speaks_tls(self) -> bool:
+    def uses_tls(self) -> bool:
         """Whether a port that was to be asked in plain HTTP greets as TLS does; nothing is asked."""
         parts = urlsplit(self.url)
         if parts.scheme != "http" or not parts.port or self._silent or self._stop.is_set():
@@ -292,8 +292,8 @@ def _connection(url: str, until: float) -> Iterator[http.client.HTTPConnection]:
 
 def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message
-        return f"its certificate is not trusted ({said}): name that of its issuer in SSL_CERT_FILE"
+        message = error.verify_message
+        return f"its certificate is not trusted ({message}): name that of its issuer in SSL_CERT_FILE"
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection ({error.reason or 'failed'}): is it http?"
     if isinstance(error, socket.gaierror):

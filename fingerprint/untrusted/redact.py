@@ -67,14 +67,14 @@ _ASSIGNED = re.compile(
 
 def is_secret(name: str) -> bool:
     """Whether what stands under this name (of an option, a variable, a JSON key) is to be hidden."""
-    words = [word.lower() for word in _WORDS.findall(name)]
-    if words and words[-1] in ("token", "tokens"):
-        return words == ["token"] or (len(words) > 1 and words[-2] in _TOKEN_OWNERS)
-    if words and words[-1] == "pass":
-        return len(words) == 1 or words[-2] in _PASS_OWNERS
-    if " ".join(words[-2:]) in _HARMLESS_KEYS or " ".join(words[:2]) in _HARMLESS_KEYS:
+    parts = [part.lower() for part in _WORDS.findall(name)]
+    if parts and parts[-1] in ("token", "tokens"):
+        return parts == ["token"] or (len(parts) > 1 and parts[-2] in _TOKEN_OWNERS)
+    if parts and parts[-1] == "pass":
+        return len(parts) == 1 or parts[-2] in _PASS_OWNERS
+    if " ".join(parts[-2:]) in _HARMLESS_KEYS or " ".join(parts[:2]) in _HARMLESS_KEYS:
         return False
-    return any(word in _SECRET_WORDS or word.endswith(("apikey", "password")) for word in words)
+    return any(part in _SECRET_WORDS or part.endswith(("apikey", "password")) for part in parts)
 
 
 def text(value: str, secrets: tuple[str, ...] = ()) -> str:
@@ -100,8 +100,8 @@ def text(value: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def _hide_assigned(match: re.Match[str]) -> str:
-    said = match["value"].strip("\"'")
-    if not is_secret(match["name"]) or said.lower() in ("", "none", "null", "true", "false", HIDDEN):
+    assigned = match["value"].strip("\"'")
+    if not is_secret(match["name"]) or assigned.lower() in ("", "none", "null", "true", "false", HIDDEN):
         return match[0]
     return f"{match['name']}{match['sign']}{HIDDEN}"
 
