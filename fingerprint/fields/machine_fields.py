@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 _META = "package metadata"
 _TORCH = "the loaded torch"
 _LIBRARY = "the loaded copy, else the one torch would load, asked in a child; of a named process its file"
@@ -177,3 +179,12 @@ NUMERIC_ISA = frozenset(
     | {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"}
 )
 """The CPU flags by which numeric libraries choose kernels; the rest of the list is noise here."""
+
+
+class FileState(StrEnum):
+    """What is at the path of a loaded library now: `state` of an entry of `libraries.loaded`."""
+
+    UNSEEN = "its path could not be looked at from here"
+    AS_LOADED = "the loaded file is at its path"
+    REPLACED = "replaced on disk since it was loaded"
+    DELETED = "deleted since it was loaded"

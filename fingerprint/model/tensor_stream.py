@@ -1,9 +1,9 @@
 """A file's bytes, in order, to the digests of its tensors or of their windows. It reads nothing itself.
 
-The windows of a tensor are what strength `sampled` reads: eight of 4 KiB, at places that follow from its name.
-A tensor of up to 32 KiB is read whole. A larger one of n bytes is cut into eight parts, part i from n·i//8
-to n·(i+1)//8, and one window begins in each at r_i mod (length of the part − 4095), where r_i is the i-th
-little-endian 64-bit word of BLAKE3(`rip sampled windows/1`, line feed, name). The same windows are read
+The windows of a tensor are what strength `sampled` reads: eight of 4 KiB, at offsets that follow from its
+name. A tensor of up to 32 KiB is read whole. A larger one of n bytes is cut into eight parts, part i from
+n·i//8 to n·(i+1)//8, and one window begins in each at r_i mod (length of the part − 4095), where r_i is the
+i-th little-endian 64-bit word of BLAKE3(`rip sampled windows/1`, line feed, name). The same windows are read
 everywhere, so sampled digests compare; a change outside of them is not seen.
 """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
+from ..fields.machine_fields import FileState
 from ..findings.libraries import LibraryFinding, check_libraries, compare_processes
 from ..libraries.inventory import Library, choose_copy, list_libraries, stat_of
 from ..libraries.loaded import LoadedLibrary, loaded_libraries
@@ -34,7 +35,6 @@ PARTS = {"cudart": 2, "nvrtc": 2, "cuda_driver": 2}
 """Numbers in the version that a library states, where it is not three; packages and file names have more."""
 NO_COPY = "no copy was found: not loaded, not in site-packages, LD_LIBRARY_PATH or the loader's cache"
 NOT_LOADED = "the process has not loaded it"
-AS_LOADED = "the loaded file is at its path"
 MAX_HASHED_BYTES = 64 << 20
 """Libraries without a build-id are hashed: OpenBLAS in numpy's wheels has 25 MB and takes 20 ms."""
 _TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", re.MULTILINE)
@@ -206,17 +206,17 @@ def _described(item: Library, loaded: LoadedLibrary | None) -> dict[str, Any]:
     if item.package is not None:
         entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
     if loaded is not None:
-        entry["state"] = _state(loaded)
+        entry["state"] = _state(loaded).value
     return entry
 
 
-def _state(loaded: LoadedLibrary) -> str:
-    """What is at its path now. Always said: a missing word beside another reads as a missing library."""
+def _state(loaded: LoadedLibrary) -> FileState:
+    """What is at its path now. Always stated: an entry without it beside one with it reads as a change."""
     if loaded.unseen:
-        return "its path could not be looked at from here"
+        return FileState.UNSEEN
     if not loaded.deleted:
-        return AS_LOADED
-    return "replaced on disk since it was loaded" if loaded.replaced else "deleted since it was loaded"
+        return FileState.AS_LOADED
+    return FileState.REPLACED if loaded.replaced else FileState.DELETED
 
 
 def _sha256(library: LoadedLibrary) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import canonical_json
 from ...schemas.fingerprint import Absence
+from ..fields.machine_fields import FileState
 from .base import Compared, Condition
 from .variable_defaults import DEFAULTS
 
@@ -169,8 +170,8 @@ def _on_disk(reading: Fact | None) -> list[str]:
     """What became of the files that were loaded."""
     table = _value(reading)
     entries = table.values() if isinstance(table, dict) else ()
-    states = {str(item.get("state", "")) for item in entries if isinstance(item, dict)}
-    return sorted(state for state in states if "since it was loaded" in state)
+    states = {item.get("state") for item in entries if isinstance(item, dict)}
+    return sorted(state for state in (FileState.DELETED, FileState.REPLACED) if state in states)
 
 
 def _same_builds_now_gone(c: Compared) -> bool:
