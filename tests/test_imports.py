@@ -104,7 +104,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str) -> No
 
 
 FINGERPRINT_ROOMS = (
-    *("probes", "export", "present", "findings", "drift", "rules", "gpus", "libraries", "remote"),
+    *("probes", "export", "present", "drift", "rules", "gpus", "libraries", "remote"),
     *("engine_arguments", "model", "process", "fields", "untrusted"),
 )
 

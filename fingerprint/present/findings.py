@@ -2,77 +2,70 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any
 
 from ...schemas.fingerprint import Fingerprint
-from ..findings.libraries import (
-    CopyName,
-    FileChanged,
-    LibraryFinding,
-    LoadedFromElsewhere,
-    NotAsInstalled,
-    PinNotMet,
-    ProcessesDiffer,
-    SeveralLoaded,
-)
-from ..findings.reading import (
-    ClaimsContradicted,
-    LibraryWarning,
-    ProcessEnded,
-    ReadingFinding,
-    RequestsRefused,
-    UnfinishedDownloads,
-    WeightsUnread,
-    check_reading,
-)
-from ..remote.client import KEY_FIX
+from ..libraries.findings import CopyName, LibraryFinding
+from ..model.weights import HEADER
+from ..remote.client import KEY_FIX, WANTS_KEY
 
+LIBRARY_SENTENCES = {
+    "replaced since loaded": "{label} was replaced on disk since it was loaded: "
+    "a restart will load another file or none",
+    "deleted since loaded": "{label} was deleted from disk since it was loaded: "
+    "a restart will load another file or none",
+    "not as installed": "{label} is not the file that {package} installed",
+    "several loaded": "{builds} different copies of {family} are loaded at once: {copies}",
+    "loaded from elsewhere": "{family} is loaded from {loaded}, not from the installed {installed}",
+    "pin not met": "torch asks for {package} {required}, but {installed} is installed",
+    "processes differ": "the processes have loaded {builds} different copies of {name}",
+}
+"""Kind of finding → sentence. They are values of `libraries.warnings`: a new wording reads as a change."""
 _BUILD_DIGITS = 12
 
 
-def list_warnings(read: Fingerprint) -> list[str]:
-    """A sentence for each finding of `check_reading`."""
-    return [describe_reading(finding) for finding in check_reading(read)]
-
-
-def describe_reading(finding: ReadingFinding) -> str:
-    """One sentence without a full stop."""
-    match finding:
-        case WeightsUnread(reason):
-            return f"weights: {reason}"
-        case ClaimsContradicted(names):
-            return f"{', '.join(names)}: the bytes are not those that the cache names; overwritten or damaged"
-        case UnfinishedDownloads():
-            return "the model's folder holds unfinished downloads"
-        case ProcessEnded(reason):
-            return reason
-        case RequestsRefused(paths, reason, wants_key):
-            return f"the server refuses {', '.join(paths)}: {reason}{f': {KEY_FIX}' if wants_key else ''}"
-        case LibraryWarning(text):
-            return text
-    assert_never(finding)
-
-
 def describe_library(finding: LibraryFinding) -> str:
-    """One sentence, which is a value of `libraries.warnings`: another wording would read as a change."""
-    match finding:
-        case FileChanged(label, replaced):
-            what = "replaced on disk" if replaced else "deleted from disk"
-            return f"{label} was {what} since it was loaded: a restart will load another file or none"
-        case NotAsInstalled(label, package):
-            return f"{label} is not the file that {package} installed"
-        case SeveralLoaded(family, builds, copies):
-            names = ", ".join(sorted(map(_name, copies)))
-            return f"{builds} different copies of {family} are loaded at once: {names}"
-        case LoadedFromElsewhere(family, loaded, installed):
-            return f"{family} is loaded from {_name(loaded)}, not from the installed {_name(installed)}"
-        case PinNotMet(package, required, installed):
-            return f"torch asks for {package} {required}, but {installed} is installed"
-        case ProcessesDiffer(name, copies):
-            return f"the processes have loaded {copies} different copies of {name}"
-    assert_never(finding)
+    """One sentence without a full stop."""
+    return LIBRARY_SENTENCES[finding.kind].format(
+        **{name: _in_sentence(value) for name, value in finding.data.items()}
+    )
 
 
-def _name(copy: CopyName) -> str:
-    build = f"build {copy.build_id[:_BUILD_DIGITS]}" if copy.build_id else "of unknown version"
-    return f"{copy.label} ({copy.version or build})"
+def _in_sentence(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(sorted(map(_in_sentence, value)))
+    if isinstance(value, CopyName):
+        build = f"build {value.build_id[:_BUILD_DIGITS]}" if value.build_id else "of unknown version"
+        return f"{value.label} ({value.version or build})"
+    return str(value)
+
+
+def list_warnings(read: Fingerprint) -> list[str]:
+    """What a person should hear at once: damage, contradictions, what ended meanwhile, mixed libraries.
+
+    None where everything that was asked for could be read and fits together.
+    """
+    warnings: list[str] = []
+    layout = read.get("model", "layout_sha256")
+    if layout is not None and layout.unavailable is not None and layout.source == HEADER:
+        warnings.append(f"weights: {layout.unavailable}")
+    contradicted = read.get("model", "contradicted_claims")
+    if contradicted is not None and contradicted.value:
+        names = ", ".join(sorted(contradicted.value))
+        warnings.append(f"{names}: the bytes are not those that the cache names; overwritten or damaged")
+    model = read.sections.get("model")
+    if model is not None and "unfinished_downloads" in model.volatile:
+        warnings.append("the model's folder holds unfinished downloads")
+    ended = read.get("process", "read_whole")
+    if ended is not None and ended.unavailable is not None:
+        warnings.append(ended.unavailable)
+    replica = read.sections.get("replica")
+    refused = replica.volatile.get("refused") if replica is not None else None
+    if refused is not None and isinstance(refused.value, dict) and refused.value:
+        paths, reason = sorted(refused.value), next(iter(refused.value.values()))
+        fix = f": {KEY_FIX}" if reason == WANTS_KEY else ""
+        warnings.append(f"the server refuses {', '.join(paths)}: {reason}{fix}")
+    libraries = read.get("libraries", "warnings")
+    if libraries is not None and isinstance(libraries.value, list):
+        warnings += map(str, libraries.value)
+    return warnings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
 from ..fields.machine_fields import FileState
-from ..findings.libraries import LibraryFinding, check_libraries, compare_processes
+from ..libraries.findings import LibraryFinding, check_libraries, compare_processes
 from ..libraries.inventory import Library, choose_copy, list_libraries, stat_of
 from ..libraries.loaded import LoadedLibrary, loaded_libraries
 from ..libraries.on_disk import LibrarySearch

@@ -1,7 +1,7 @@
 """Facts from text that people paste into bug reports.
 
 It reads the output of torch.utils.collect_env, vllm collect-env and transformers env. Only lines that
-state a field are taken; of the others only the number is kept. A drift compares only what a text tells.
+state a field are taken; of the others only the number is kept. A drift compares only what a text states.
 """
 
 from __future__ import annotations
@@ -29,20 +29,18 @@ from ..fields.variables import ALL_VARIABLES
 from ..untrusted import redact
 
 MAX_BYTES = 4 << 20
-"""Longest text that is looked at; what people paste has some ten thousand characters."""
+"""Longest text that is read; what people paste has some ten thousand characters."""
 
 _LABELLED = re.compile(r"^(?:[-*]\s+)?([^:=]{2,60}?)\s*:\s+(\S.*)$")
 _PACKAGE = re.compile(r"^\[(?:pip3?|conda)\]\s+([A-Za-z0-9_.\-]+?)(?:==|\s+)(\d\S*)")
 _VARIABLE = re.compile(r"^([A-Z][A-Z0-9_]{2,60})=(.*)$")
 _GPU = re.compile(r"^GPU (\d+): (.+?)(?: \(UUID: \S+\))?$")
-_PLATFORM = re.compile(r"^Linux-(.+)-(x86_64|aarch64|ppc64le|s390x|riscv64)-with-glibc([\d.]+)$")
-_PYTHON = re.compile(r"^(\d+\.\d+\.\d+\S*)(?: [^\[]*\[([^\[\]]+)\])?")
 _NOTHING = frozenset({"could not collect", "n/a", "none", "no cuda", "not installed", "not found", "na", ""})
 # vLLM prints every variable that begins so, and all of its own: one that is missing there was not set.
 _REPORTED = ("TORCH", "NCCL", "CUDA", "CUBLAS", "OMP_", "MKL_", "NVIDIA", "VLLM_")
 
 Facts = Iterator[tuple[str, str, object]]
-"""(section, field, value); a `Fact` where the value is not simply one."""
+"""(section, field, value); a `Fact` where the value is a reading already."""
 
 
 @dataclass
@@ -104,11 +102,15 @@ def _read(line: str, paste: _Paste) -> None:
     elif (match := _VARIABLE.match(line)) and match[1] in ALL_VARIABLES:
         paste.state([("determinism", match[1], match[2])])
     elif match := _LABELLED.match(line):
-        reader = _READERS.get(match[1].strip("` ").replace("`", "").lower())
-        if reader is None:
-            paste.not_understood += 1
+        label = match[1].strip("` ").replace("`", "").lower()
+        if label == "gpu models and configuration":  # a single GPU stands on the line itself
+            if match := _GPU.match(match[2]):
+                paste.tables.setdefault(("gpus", "name"), {})[match[1]] = match[2]
+        elif label in _LABELS:
+            for statement in _LABELS[label]:
+                paste.state(statement.read(match[2], paste.source))
         else:
-            paste.state(reader(match[2], paste.source))
+            paste.not_understood += 1
     else:
         paste.not_understood += 1
 
@@ -155,115 +157,74 @@ def _gpu_count(paste: _Paste) -> Facts:
         yield "gpus", "installed_count", len(names.value)
 
 
-def _text(section: str, name: str) -> Callable[[str, str], Facts]:
-    """A reader of a value that stands as it is."""
+@dataclass(frozen=True)
+class _Statement:
+    """A field that a labelled line states."""
 
-    def read(value: str, source: str) -> Facts:
-        if value.lower() not in _NOTHING:
-            yield section, name, value
+    section: str
+    field: str
+    pattern: str = r"(.+)"
+    """Of the whole value; its group is what counts."""
+    convert: Callable[[str], object] = str
+    absent: str | None = None
+    """The reason that `none` or `n/a` stands for; None: then the line states nothing."""
 
-    return read
-
-
-def _package_line(section: str, name: str) -> Callable[[str, str], Facts]:
-    def read(value: str, source: str) -> Facts:
-        if value.lower() not in _NOTHING:
-            yield section, name, {"version": value.split()[0]}
-
-    return read
-
-
-def _torch(value: str, source: str) -> Facts:
-    version = value.split()[0]
-    if version.lower() not in _NOTHING:
-        yield "frameworks", "torch", version
+    def read(self, value: str, source: str) -> Facts:
+        if self.absent is not None and value.lower() in ("none", "n/a"):
+            yield self.section, self.field, unavailable(self.absent, source)
+        elif (match := re.fullmatch(self.pattern, value)) and match[1].lower() not in _NOTHING:
+            yield self.section, self.field, self.convert(match[1])
 
 
-def _toolkit(value: str, source: str) -> Facts:
-    """`Could not collect` is also said of a build without CUDA: it tells nothing."""
-    if value.lower() in ("none", "n/a"):
-        yield "libraries", "cuda", unavailable("torch is built without CUDA", source)
-    elif value.lower() not in _NOTHING:
-        yield "libraries", "cuda", value
+def _version(text: str) -> dict[str, str]:
+    return {"version": text}
 
 
-def _hip(value: str, source: str) -> Facts:
-    if value.lower() in ("none", "n/a"):
-        yield "frameworks", "torch.hip", unavailable("torch is built without ROCm", source)
-    elif value.lower() not in _NOTHING:
-        yield "frameworks", "torch.hip", value
-
-
-def _system(value: str, source: str) -> Facts:
-    match = re.fullmatch(r"(.+?) \((\w+)\)", value)
-    yield "os", "distribution", match[1] if match else value
-    if match:
-        yield "os", "machine", match[2]
-
-
-def _libc(value: str, source: str) -> Facts:
-    if value.startswith("glibc-"):
-        yield "os", "libc", value.replace("-", " ", 1)
-
-
-def _python(value: str, source: str) -> Facts:
-    if match := _PYTHON.match(value):
-        yield "frameworks", "python", match[1]
-        if match[2]:
-            yield "frameworks", "python_compiler", match[2]
-
-
-def _platform(value: str, source: str) -> Facts:
-    if match := _PLATFORM.match(value):
-        yield "os", "system", "Linux"
-        yield "os", "kernel", match[1]
-        yield "os", "machine", match[2]
-        yield "os", "libc", f"glibc {match[3]}"
-
-
-def _one_gpu(value: str, source: str) -> Facts:
-    """`GPU models and configuration` of a single GPU stands on the line itself."""
-    if match := _GPU.match(value):
-        yield "gpus", "name", {match[1]: match[2]}
-
-
-def _logical_cpus(value: str, source: str) -> Facts:
-    if value.isdecimal():
-        yield "cpu", "logical_cpus", int(value)
-
-
-def _flags(value: str, source: str) -> Facts:
-    yield "cpu", "isa_available", sorted(set(value.split()) & NUMERIC_ISA)
-
-
-def _vllm(value: str, source: str) -> Facts:
-    if value.lower() not in _NOTHING:
-        version = value.split()[0]
-        yield "engine", "name", "vllm"
-        yield "engine", "version", version
-        yield "kernels", "vllm", {"version": version}
-
-
-_READERS: dict[str, Callable[[str, str], Facts]] = {
-    "pytorch version": _torch,
-    "pytorch version (gpu?)": _torch,
-    "pytorch version (accelerator?)": _torch,
-    "cuda used to build pytorch": _toolkit,
-    "rocm used to build pytorch": _hip,
-    "os": _system,
-    "libc version": _libc,
-    "python version": _python,
-    "python platform": _platform,
-    "platform": _platform,
-    "gpu models and configuration": _one_gpu,
-    "nvidia driver version": _text("driver", "version"),
-    "architecture": _text("os", "machine"),
-    "cpu(s)": _logical_cpus,
-    "model name": _text("cpu", "model"),
-    "flags": _flags,
-    "vllm version": _vllm,
-    "transformers version": _package_line("frameworks", "transformers"),
-    "safetensors version": _package_line("frameworks", "safetensors"),
-    "accelerate version": _package_line("frameworks", "accelerate"),
+_FIRST = r"(\S+).*"
+_PYTHON = r"(\d+\.\d+\.\d+\S*).*"
+_COMPILER = r"\d+\.\d+\.\d+\S* [^\[]*\[([^\[\]]+)\].*"
+_MACHINES = "x86_64|aarch64|ppc64le|s390x|riscv64"
+_PLATFORM_NAME = rf"Linux-(.+)-(?:{_MACHINES})-with-glibc[\d.]+"
+_TORCH = (_Statement("frameworks", "torch", _FIRST),)
+_PLATFORM = (
+    _Statement("os", "system", _PLATFORM_NAME, lambda _: "Linux"),
+    _Statement("os", "kernel", _PLATFORM_NAME),
+    _Statement("os", "machine", rf"Linux-.+-({_MACHINES})-with-glibc[\d.]+"),
+    _Statement("os", "libc", rf"Linux-.+-(?:{_MACHINES})-with-glibc([\d.]+)", "glibc {}".format),
+)
+_NO_CUDA, _NO_ROCM = "torch is built without CUDA", "torch is built without ROCm"
+_LABELS: dict[str, tuple[_Statement, ...]] = {
+    "pytorch version": _TORCH,
+    "pytorch version (gpu?)": _TORCH,
+    "pytorch version (accelerator?)": _TORCH,
+    # `Could not collect` is also printed of a build without CUDA: it states nothing.
+    "cuda used to build pytorch": (_Statement("libraries", "cuda", absent=_NO_CUDA),),
+    "rocm used to build pytorch": (_Statement("frameworks", "torch.hip", absent=_NO_ROCM),),
+    "os": (
+        _Statement("os", "distribution", r"(.+?)(?: \(\w+\))?"),
+        _Statement("os", "machine", r".+? \((\w+)\)"),
+    ),
+    "libc version": (_Statement("os", "libc", r"glibc-(.*)", "glibc {}".format),),
+    "python version": (
+        _Statement("frameworks", "python", _PYTHON),
+        _Statement("frameworks", "python_compiler", _COMPILER),
+    ),
+    "python platform": _PLATFORM,
+    "platform": _PLATFORM,
+    "nvidia driver version": (_Statement("driver", "version"),),
+    "architecture": (_Statement("os", "machine"),),
+    "cpu(s)": (_Statement("cpu", "logical_cpus", r"(\d+)", int),),
+    "model name": (_Statement("cpu", "model"),),
+    "flags": (
+        _Statement("cpu", "isa_available", convert=lambda text: sorted(set(text.split()) & NUMERIC_ISA)),
+    ),
+    "vllm version": (
+        _Statement("engine", "name", _FIRST, lambda _: "vllm"),
+        _Statement("engine", "version", _FIRST),
+        _Statement("kernels", "vllm", _FIRST, _version),
+    ),
+    "transformers version": (_Statement("frameworks", "transformers", _FIRST, _version),),
+    "safetensors version": (_Statement("frameworks", "safetensors", _FIRST, _version),),
+    "accelerate version": (_Statement("frameworks", "accelerate", _FIRST, _version),),
 }
 """Label, in small letters and without backticks → what its value states."""

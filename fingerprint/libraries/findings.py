@@ -5,9 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from ..libraries.inventory import Library
-from ..libraries.loaded import LoadedLibrary
+from .inventory import Library
+from .loaded import LoadedLibrary
+
+Kind = Literal[
+    "replaced since loaded",
+    "deleted since loaded",
+    "not as installed",
+    "several loaded",
+    "loaded from elsewhere",
+    "pin not met",
+    "processes differ",
+]
+
+
+@dataclass(frozen=True)
+class LibraryFinding:
+    """One mismatch between loaded, installed and expected libraries."""
+
+    kind: Kind
+    data: Mapping[str, Any]
+    """What it is about: `label` of a file, `family` or `name` of a library, a `package`, copies, versions."""
 
 
 @dataclass(frozen=True)
@@ -19,85 +39,30 @@ class CopyName:
     build_id: str | None
 
 
-@dataclass(frozen=True)
-class FileChanged:
-    """The file of a loaded library was replaced, or deleted, since it was loaded."""
-
-    label: str
-    replaced: bool
-
-
-@dataclass(frozen=True)
-class NotAsInstalled:
-    """A file does not have the size that its package recorded."""
-
-    label: str
-    package: str
-
-
-@dataclass(frozen=True)
-class SeveralLoaded:
-    """One process has loaded different copies of one library."""
-
-    family: str
-    builds: int
-    copies: tuple[CopyName, ...]
-
-
-@dataclass(frozen=True)
-class LoadedFromElsewhere:
-    """The installed package has this library, and the process has loaded a different build of it."""
-
-    family: str
-    loaded: CopyName
-    installed: CopyName
-
-
-@dataclass(frozen=True)
-class PinNotMet:
-    """torch requires one version of a package, and a different one is installed."""
-
-    package: str
-    required: str
-    installed: str
-
-
-@dataclass(frozen=True)
-class ProcessesDiffer:
-    """The processes of one server have loaded different copies of one library."""
-
-    name: str
-    copies: int
-
-
-LibraryFinding = (
-    FileChanged | NotAsInstalled | SeveralLoaded | LoadedFromElsewhere | PinNotMet | ProcessesDiffer
-)
-
-
 def check_libraries(
     known: Sequence[Library], packages: Mapping[str, str], pins: Mapping[str, str]
 ) -> list[LibraryFinding]:
-    """Every mismatch between loaded, installed and expected libraries.
+    """Every mismatch within one environment.
 
     Args:
         known: All libraries, loaded ones first, copies on disk in the order torch would take them.
         packages: Installed `nvidia-*` packages: name → version.
         pins: The versions of them that the installed torch requires.
     """
-    found: list[LibraryFinding] = []
+    found = []
     for item in known:
         if item.loaded is not None and item.loaded.deleted:
-            found.append(FileChanged(item.label, item.loaded.replaced))
+            kind: Kind = "replaced since loaded" if item.loaded.replaced else "deleted since loaded"
+            found.append(LibraryFinding(kind, {"label": item.label}))
         if item.package is not None and not item.package.as_installed:
-            found.append(NotAsInstalled(item.label, str(item.package)))
+            data = {"label": item.label, "package": str(item.package)}
+            found.append(LibraryFinding("not as installed", data))
     for family in sorted({item.family for item in known}):
         found += _check_family(family, [item for item in known if item.family == family and item.is_main])
-    found += [
-        PinNotMet(name, pins[name], packages[name])
-        for name in sorted(pins)
-        if name in packages and packages[name] != pins[name]
-    ]
+    for name in sorted(pins.keys() & packages.keys()):
+        if packages[name] != pins[name]:
+            data = {"package": name, "required": pins[name], "installed": packages[name]}
+            found.append(LibraryFinding("pin not met", data))
     return found
 
 
@@ -105,24 +70,22 @@ def _check_family(family: str, items: list[Library]) -> list[LibraryFinding]:
     loaded = [item for item in items if item.loaded is not None]
     builds = {item.build_id or item.path for item in loaded}
     if len(builds) > 1:
-        return [SeveralLoaded(family, len(builds), tuple(map(_name, loaded)))]
-    installed = [item for item in items if item.loaded is None]
-    if not loaded or not installed or loaded[0].loaded is None or loaded[0].loaded.deleted:
+        data = {"family": family, "builds": len(builds), "copies": tuple(map(_name, loaded))}
+        return [LibraryFinding("several loaded", data)]
+    # What the wheels bring is what their programs load; other copies beside it do no harm.
+    if not loaded or loaded[0].label.startswith("site-packages/"):
         return []
     running = loaded[0]
-    if running.label.startswith("site-packages/"):
-        return []  # what the wheels bring is what their programs load; other copies beside it do no harm
-    expected = next(
-        (
-            item
-            for item in installed
-            if item.label.startswith("site-packages/") and _major(item) == _major(running)
-        ),
-        None,
-    )
-    if expected is None or expected.build_id == running.build_id:
+    expected = [
+        item
+        for item in items
+        if item.loaded is None and item.label.startswith("site-packages/") and _major(item) == _major(running)
+    ]
+    gone = running.loaded is not None and running.loaded.deleted
+    if gone or not expected or expected[0].build_id == running.build_id:
         return []
-    return [LoadedFromElsewhere(family, _name(running), _name(expected))]
+    data = {"family": family, "loaded": _name(running), "installed": _name(expected[0])}
+    return [LibraryFinding("loaded from elsewhere", data)]
 
 
 def _major(item: Library) -> str:
@@ -149,7 +112,7 @@ def compare_processes(by_process: Sequence[Sequence[LoadedLibrary]]) -> list[Lib
             loaded.setdefault(name, []).append(frozenset(found))
     # Where all processes have the same several copies, it is not the processes that differ.
     return [
-        ProcessesDiffer(name, len(frozenset().union(*sets)))
+        LibraryFinding("processes differ", {"name": name, "builds": len(frozenset().union(*sets))})
         for name, sets in sorted(loaded.items())
         if len(set(sets)) > 1
     ]
