@@ -57,7 +57,9 @@ PROBES: tuple[Probe, ...] = (
     Probe("variables", ".probes.os_env:probe_variables", ("determinism",)),
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
-    Probe("python", ".probes.python_env:probe", ("frameworks", "kernels", "process"), subjects=("self",)),
+    Probe(
+        "python", ".probes.own_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
+    ),
     Probe("container", ".probes.container:probe", ("os",)),
     # Before torch, whose own word on CUDA counts where it has one.
     Probe("libraries", ".probes.numeric_libraries:probe", ("libraries",)),
@@ -72,7 +74,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.own_engine:probe",
+        ".probes.own_process:probe_engine",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..untrusted.json_object import digest_of, read_object
-from ..untrusted.regular_file import read_small
+from ..untrusted.files import digest_of, read_object, read_small
 from .hashing import unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
 from .weights import not_read

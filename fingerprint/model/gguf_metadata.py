@@ -14,7 +14,7 @@ from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import BadInput
-from ..untrusted.regular_file import open_regular
+from ..untrusted.files import open_regular
 from .ref import GGUF_MAGIC
 from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
-from ..untrusted.regular_file import open_regular
+from ..untrusted.files import open_regular
 from .read_options import Progress, Stopped
 from .tensor_stream import TensorStream, groups_of, kind_of
 from .tensors import DIGEST_BYTES, Layout

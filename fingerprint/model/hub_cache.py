@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..untrusted.regular_file import read_small
+from ..untrusted.files import read_small
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLE_SECONDS = 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...schemas.errors import BadInput, MissingPackage
-from ..untrusted.regular_file import read_small
+from ..untrusted.files import read_small
 from .hub_cache import cached_snapshot, repository_of, unfinished_downloads
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from blake3 import blake3
 
-from ..untrusted.regular_file import open_regular
+from ..untrusted.files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

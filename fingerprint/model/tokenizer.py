@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..untrusted.json_object import read_any_object, read_object
+from ..untrusted.files import read_any_object, read_object
 from .ref import VOCABULARY_PATTERNS, ModelRef
 from .weights import VERIFIED
 

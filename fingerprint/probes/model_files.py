@@ -27,8 +27,7 @@ from ..model.tokenizer import (
     gguf_tokenizer,
 )
 from ..model.weights import WEIGHT_FIELDS, Weights, layouts_of, read_weights
-from ..untrusted.json_object import read_object
-from ..untrusted.regular_file import read_small
+from ..untrusted.files import read_object, read_small
 
 if TYPE_CHECKING:
     import threading

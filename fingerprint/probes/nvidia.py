@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
-from ..gpus import cuda_facts as cuda
-from ..gpus import nvidia_query, nvml_facts
+from ..gpus import nvidia_query
 from ..gpus.child_readings import DriverReadings
+from ..gpus.nvidia_facts import cuda_facts, cuda_version, nvml_facts, used_by
 from ..gpus.nvidia_query import CUDA, NVML, DriverQuery
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def probe(context: Context) -> dict[str, Section]:
     """Sections `gpus` and `driver`. Nothing of CUDA happens in this process."""
     blind = _order_unknown(context)
     readings = _read(context, apply_visibility=blind is None)
-    gpus = nvml_facts.facts(readings[NVML])
-    stable = {**gpus.facts, **cuda.facts(readings[CUDA], readings[NVML])}
+    gpus = nvml_facts(readings[NVML])
+    stable = {**gpus.facts, **cuda_facts(readings[CUDA], readings[NVML])}
     for name in ("name", "uuid", "pci_bus_id"):
         if stable[name].value is None and readings[CUDA].values.get(name):
             stable[name] = readings[CUDA].of_gpus(name)
@@ -41,7 +41,7 @@ def probe(context: Context) -> dict[str, Section]:
     if blind is not None and stable["rank_order"].value is not None:
         stable["rank_order"] = unavailable(blind, CUDA)
     if context.pid is not None:
-        stable["used_by_process"] = nvml_facts.used_by(gpus, context.family)
+        stable["used_by_process"] = used_by(gpus, context.family)
     return {"gpus": Section(facts=stable, volatile=gpus.volatile), "driver": _driver(readings)}
 
 
@@ -77,16 +77,16 @@ def _driver(readings: dict[str, DriverReadings]) -> Section:
     version = by_nvml.of_machine("driver_version")
     if version.value is None and module.value is not None:
         version = fact(module.value["version"], str(_KERNEL_MODULE))
-    cuda_version = by_cuda.of_machine("cuda_version")
-    if cuda_version.value is None and by_nvml.values.get("cuda_version"):
-        cuda_version = by_nvml.of_machine("cuda_version")
+    newest = by_cuda.of_machine("cuda_version")
+    if newest.value is None and by_nvml.values.get("cuda_version"):
+        newest = by_nvml.of_machine("cuda_version")
     files = {
         **by_nvml.values.get("libraries", {}).get("", {}),
         **by_cuda.values.get("libraries", {}).get("", {}),
     }
     facts = {
         "version": version,
-        "cuda_version": cuda.version(cuda_version),
+        "cuda_version": cuda_version(newest),
         "kernel_module": module,
         "nvml_version": by_nvml.of_machine("nvml_version"),
         "libraries": fact(files, "/proc/self/maps") if files else by_nvml.of_machine("libraries"),
