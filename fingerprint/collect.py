@@ -1,6 +1,6 @@
 """Running the probes beside each other, each within its time limit, and joining what they found.
 
-It knows which probes speak for which subject: this process, another process, or a server. What a probe reads
+It knows which probes apply to which subject: this process, another process, or a server. What a probe reads
 is the probe's business; a probe that fails or hangs becomes a fact that says so.
 """
 
@@ -50,7 +50,7 @@ class Probe:
     in_caller: bool = False
     """Read in the calling thread: OpenMP keeps a thread count per thread, so another one would lie."""
     subjects: tuple[Subject, ...] = ("self", "process")
-    """What it can speak of. A probe for `process` reads `context.pid`, `family` and `root`, never its own."""
+    """What it applies to. A probe for `process` reads `context.pid`, `family` and `root`, never its own."""
 
 
 PROBES: tuple[Probe, ...] = (
@@ -61,7 +61,7 @@ PROBES: tuple[Probe, ...] = (
         "python", ".probes.own_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
     ),
     Probe("container", ".probes.container:probe", ("os",)),
-    # Before torch, whose own word on CUDA counts where it has one.
+    # Before torch, whose own CUDA version counts where it has one.
     Probe("libraries", ".probes.numeric_libraries:probe", ("libraries",)),
     Probe("nccl_conf", ".probes.nccl_conf:probe", ("libraries",)),
     Probe("kernel_lineage", ".probes.kernel_caches:probe", ("kernels",)),

@@ -28,7 +28,7 @@ _DOCUMENTS: dict[str, tuple[str, str]] = {
 
 
 def from_bytes(content: bytes, where: str) -> Fingerprint:
-    """The fingerprint in a file: a document of rip, or pasted text that tells about an environment.
+    """The fingerprint in a file: a document of rip, or pasted text about an environment.
 
     Args:
         content: All bytes of the file.

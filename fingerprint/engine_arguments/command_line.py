@@ -83,7 +83,7 @@ class Engine:
     how: str
     """What it was recognised by, as a source of facts."""
     arguments: tuple[str, ...] | None
-    """What its program was given; None where the process does not tell (a worker with a title)."""
+    """The arguments of its program; None where the process does not show them (a worker with a title)."""
 
 
 def recognise(command_line: list[str], mapped: Iterable[str]) -> Engine | None:

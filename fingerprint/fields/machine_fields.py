@@ -6,7 +6,9 @@ from enum import StrEnum
 
 _META = "package metadata"
 _TORCH = "the loaded torch"
-_LIBRARY = "the loaded copy, else the one torch would load, asked in a child; of a named process its file"
+_LIBRARY = (
+    "the loaded copy, else the one torch would load, read in a child process; of a named process its file"
+)
 _NVML = "NVML"
 _CUDA = "the CUDA driver"
 _INFO = "`/proc/cpuinfo`"
@@ -60,7 +62,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("cuda_driver", "newest CUDA that the driver supports", "`cuDriverGetVersion` of `libcuda`"),
         (
             "*_build_id",
-            "ELF build id of the copy that answered: tells builds apart, not a file that was patched later",
+            "ELF build id of the copy that answered: distinguishes builds, not a file that was patched later",
             "ELF note",
         ),
         (
@@ -167,7 +169,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("kubernetes", "whether it runs in Kubernetes", "control groups, service account"),
         (
             "image_digest",
-            "digest of the container image, where somebody says it",
+            "digest of the container image, where it is stated",
             "environment, runtime files",
         ),
     ),

@@ -1,7 +1,7 @@
 """What an ELF file says of itself: build-id, SONAME and the libraries it needs. It never loads or runs one.
 
-A build-id is made from the contents when a library is linked, so it tells apart two builds of one version.
-Files may be truncated or hostile: reading is bounded, and every failure becomes a reason in words.
+A build-id is made from the contents when a library is linked, so it distinguishes two builds of one version.
+Files may be truncated or hostile: reading is bounded, and every failure becomes a reason.
 """
 
 from __future__ import annotations

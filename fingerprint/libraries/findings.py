@@ -32,7 +32,7 @@ class LibraryFinding:
 
 @dataclass(frozen=True)
 class CopyName:
-    """What tells one copy of a library from another."""
+    """What distinguishes one copy of a library from another."""
 
     label: str
     version: str | None

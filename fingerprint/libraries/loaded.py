@@ -31,7 +31,7 @@ class LoadedLibrary:
     device: str
     inode: int
     size: int | None
-    """Of the mapped file in bytes; None where it could not be looked at."""
+    """Of the mapped file in bytes; None where it could not be read."""
     deleted: bool
     """The mapped file is gone from its path; with `replaced`, another one lies there now."""
     replaced: bool

@@ -161,7 +161,7 @@ class LibrarySearch:
             yield "system", path
 
     def _loader_cache(self) -> list[str]:
-        """The files that the loader knows without being told where; glibc only."""
+        """The files that the loader finds through its cache; glibc only."""
         try:
             content = root_files.read_file(self.root, _LOADER_CACHE, _MAX_CACHE_BYTES)
         except proc.Unread:

@@ -1,4 +1,4 @@
-"""Asking GPU libraries for their version, in a short-lived Python of its own or where one is already loaded.
+"""Versions that GPU libraries state, read in a short-lived Python of its own or where one is already loaded.
 
 It runs as a script too, alone and isolated, so it imports nothing but the standard library: loading the
 libraries takes hundreds of megabytes, and a broken one may hang or crash whoever asks it.

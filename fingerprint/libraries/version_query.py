@@ -1,4 +1,4 @@
-"""Asking libraries that are not loaded, apart from this process: one that hangs or crashes is a fact."""
+"""Versions of libraries that are not loaded, from a child process: one that hangs or crashes is a fact."""
 
 from __future__ import annotations
 

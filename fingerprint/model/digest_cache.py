@@ -55,11 +55,11 @@ class DigestCache:
             self.note = f"digest cache ignored: {type(error).__name__}"
 
     def get(self, state: os.stat_result, kind: str) -> str | None:
-        """What was found of that kind in the file of that state, or None when it was not looked at before."""
+        """What was found of that kind in the file of that state, or None when it was not read before."""
         return self.recall(_key(state), kind)
 
     def put(self, state: os.stat_result, kind: str, found: str) -> None:
-        """Keep a finding, unless the file changed too recently to be told apart from a later state."""
+        """Keep a finding, unless the file changed too recently to be distinguished from a later state."""
         if time.time() - max(state.st_mtime, state.st_ctime) >= SETTLE_SECONDS:
             self.keep(_key(state), kind, found)
 

@@ -52,7 +52,7 @@ class GgufHeader:
     metadata: dict[str, Any]
     """All key-value pairs as plain JSON values; a string that is not UTF-8 is `{"bytes": <hex>}`."""
     layout: Layout | LayoutFault
-    """Where the tensors lie, or why that cannot be told."""
+    """Where the tensors lie, or why that is unknown."""
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Files to digests: one read feeds a file's SHA-256 and its tensors' digests, several files at once.
 
-It is told where tensors lie and does not interpret them; files are opened read-only.
+It gets the offsets of tensors and does not interpret them; files are opened read-only.
 """
 
 from __future__ import annotations

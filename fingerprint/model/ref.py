@@ -195,7 +195,7 @@ def _check_regular(path: Path, name: str) -> None:
     if path.is_file() or not (path.is_symlink() or path.exists()):
         return
     what = "a link that leads nowhere" if path.is_symlink() else "no regular file"
-    raise BadInput(f"{name}: {path.name} is {what}", "finish the download, or mend the link")
+    raise BadInput(f"{name}: {path.name} is {what}", "finish the download, or fix the link")
 
 
 def _check_numbered(found: list[Path], name: str) -> None:

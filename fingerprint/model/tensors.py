@@ -43,7 +43,7 @@ _LAYER = re.compile(r"(?:.*?\.)??\d+(?=\.|$)")
 
 
 class LayoutFault(Exception):
-    """Why a file's tensors cannot be told apart, in words."""
+    """Why a file's tensors cannot be separated."""
 
 
 @dataclass(frozen=True)

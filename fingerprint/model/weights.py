@@ -53,7 +53,7 @@ class Weights:
 
 
 def layouts_of(files: Sequence[Path], gguf: Mapping[Path, GgufHeader]) -> Layouts:
-    """Where the tensors of each weights file lie, or why that cannot be told.
+    """Where the tensors of each weights file lie, or why that is unknown.
 
     Raises:
         BadInput: A file cannot be read.
@@ -88,7 +88,7 @@ def read_weights(
     """
     known = {path: layout for path, layout in layouts.items() if isinstance(layout, Layout)}
     tensors = _Tensors.of(layouts)
-    is_fast = options.fast and tensors.reason is None  # otherwise nothing would tell the weights apart
+    is_fast = options.fast and tensors.reason is None  # otherwise nothing would identify the weights
     jobs = [Job(path) for path in others]
     if options.strength == "verified":
         jobs += [Job(path, known.get(path), sha256=not is_fast) for path in layouts]
@@ -185,7 +185,7 @@ def _of_files(files: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class _Tensors:
-    """All tensors of a model over its files, or why they cannot be told."""
+    """All tensors of a model over its files, or why they are unknown."""
 
     layouts: dict[Path, Layout]
     reason: str | None

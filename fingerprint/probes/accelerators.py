@@ -28,7 +28,7 @@ _AMD_TOOL = ("amd-smi", "static", "--json")
 _ASCEND_TOOL = ("npu-smi", "info")
 _INTEL_TOOL = ("xpu-smi", "discovery", "-j")
 _NOT_STATED = ("N/A", "", None, "unknown")
-# What of AMD's long answer tells one machine from another; clocks, limits and counters are left out.
+# What of AMD's long answer distinguishes machines; clocks, limits and counters are left out.
 _AMD_PARTS: dict[str, tuple[str, ...]] = {
     "asic": (
         *("market_name", "vendor_id", "device_id", "rev_id", "asic_serial", "num_compute_units"),

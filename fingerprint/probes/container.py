@@ -29,11 +29,11 @@ _CGROUPS: tuple[tuple[str, str], ...] = (
     ("lxc", r"/lxc"),
     ("kubernetes", r"kubepods"),
 )
-"""Runtime → what it calls its control groups and mounts; the more telling names first."""
+"""Runtime → what it calls its control groups and mounts; the more specific names first."""
 KUBERNETES_MARK = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Only whether it is there: what lies in it is a secret."""
 DIGEST_VARIABLES = ("CONTAINER_IMAGE_DIGEST", "IMAGE_DIGEST", "OCI_IMAGE_DIGEST")
-"""Common names by which a deployment tells a container its own image; no standard sets one."""
+"""Common names by which a deployment passes a container its own image; no standard sets one."""
 ECS_VARIABLE = "ECS_CONTAINER_METADATA_FILE"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CONTAINER_ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope|/|\s|$)", re.MULTILINE)

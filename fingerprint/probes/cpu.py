@@ -41,7 +41,7 @@ def _of_this_process() -> dict[str, Fact]:
 
 
 def _of_process(pid: int, root: Path) -> dict[str, Fact]:
-    """What the kernel tells of another process; its thread pools are asked from inside only."""
+    """What the kernel shows of another process; its thread pools are visible from inside only."""
     inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
     try:
         usable = fact(len(proc.usable_cpus(pid)), "/proc/PID/status")

@@ -24,7 +24,7 @@ MAX_HASHED_BYTES = 1 << 20
 MAX_READ_BYTES = 64 << 20
 MAX_DEPTH = 16
 MAX_LISTED = 32
-"""Choices that are listed by name; of more, the digest tells that they differ."""
+"""Choices that are listed by name; of more, the digest shows that they differ."""
 _PASSING = re.compile(r"\.lock$|\.tmp$|\.log$|\.pyc$|^tmp\.|^__pycache__$|^\.")
 """Files that come and go while kernels are compiled."""
 _TEXT = (".json", ".py", ".txt", ".best_config")
@@ -112,7 +112,7 @@ def _walk(folder: Path, relative: str, tally: _Tally, depth: int) -> Iterator[tu
         try:
             mode = os.lstat(path).st_mode
         except OSError:
-            continue  # it went while we looked
+            continue  # it disappeared meanwhile
         if stat.S_ISDIR(mode):
             if depth > 0:
                 yield from _walk(path, f"{relative}{name}/", tally, depth - 1)

@@ -1,4 +1,4 @@
-"""A running process that was named: its engine and arguments, its Python and packages.
+"""A running process, by its pid: its engine and arguments, its Python and packages.
 
 Everything is read from outside, through its own root; nothing of it is executed, stopped or changed.
 """
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "/proc/PID/cmdline (requested)"
 """What was asked for is no proof that it ran."""
-NOT_GIVEN = "not given on the command line: the engine's default applies"
-NOT_TOLD = "the process wrote its title over its command line, and no parent shows it"
+NOT_ON_COMMAND_LINE = "not given on the command line: the engine's default applies"
+NOT_SHOWN = "the process wrote its title over its command line, and no parent shows it"
 NO_ENGINE = "no engine that rip knows was recognised"
 _NO_PYTHON = "the process does not run Python"
 _NOT_RUN = "a program does not tell its version unless it is run: ask its server with --url"
@@ -47,7 +47,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True)
 class Named:
-    """The process that was named; what could not be read is a `proc.Unread` that says why."""
+    """The named process; what could not be read is a `proc.Unread` that says why."""
 
     context: Context
     pid: int
@@ -146,7 +146,7 @@ def _engine(named: Named) -> Engine | None:
 
 def _settings(named: Named, engine: Engine | None) -> dict[str, dict[str, Fact]]:
     """Section → facts that the arguments set, and those that an engine is expected to have."""
-    reason = NO_ENGINE if engine is None else NOT_TOLD if engine.arguments is None else NOT_GIVEN
+    reason = NO_ENGINE if engine is None else NOT_SHOWN if engine.arguments is None else NOT_ON_COMMAND_LINE
     sections: dict[str, dict[str, Fact]] = {}
     for section, field in EXPECTED:
         sections.setdefault(section, {})[field] = unavailable(reason, COMMAND_LINE)

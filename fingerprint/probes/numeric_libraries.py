@@ -1,7 +1,7 @@
 """Section `libraries`: versions and build-ids of numeric libraries, from the libraries themselves.
 
-Of this process: the copy that is loaded, else the one that torch would load, asked in a short-lived Python of
-its own. Of a process that was named nothing is executed: its maps, file names and package records tell.
+Of this process: the copy that is loaded, else the one that torch would load, queried in a child
+process. Of a named process nothing is executed: its maps, file names and package records are read.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def probe(context: Context) -> dict[str, Section]:
 
 
 def _not_readable(reason: str) -> dict[str, Fact]:
-    """What the files of a process tell, where one cannot look at them."""
+    """What the files of a process would show, where they cannot be read."""
     names = [*(f"{family}_copies" for family in QUERIED), "installed_packages", "warnings", "cuda"]
     return dict.fromkeys(names, unavailable(reason, "/proc/PID/root"))
 

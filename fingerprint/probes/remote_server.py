@@ -14,7 +14,7 @@ from ...schemas.fingerprint import FLAT_KEYS, NOT_VISIBLE_FROM_SERVER, Observed,
 from ..engine_arguments.meaning import EXPECTED
 from ..remote import llama, ollama, sglang, tgi, trtllm, vllm
 from ..remote.client import Client, NoAnswer, Unreachable
-from ..remote.server_reading import NOT_TOLD, ServerReading, part, rows, text_or_empty
+from ..remote.server_reading import NOT_REPORTED, ServerReading, part, rows, text_or_empty
 
 if TYPE_CHECKING:
     from .context import Context
@@ -176,7 +176,7 @@ def _complete(reading: ServerReading) -> dict[str, Section]:
     only_generated = "it comes with generated answers only: replay a request"
     reading.add_absent(["replica.system_fingerprint"], only_generated, NOT_VISIBLE_FROM_SERVER)
     reading.add_absent(_OF_THE_HOST, _HOST, NOT_VISIBLE_FROM_SERVER)
-    reading.add_absent(_NOT_EVERYWHERE, NOT_TOLD, NOT_VISIBLE_FROM_SERVER)
+    reading.add_absent(_NOT_EVERYWHERE, NOT_REPORTED, NOT_VISIBLE_FROM_SERVER)
     sections = reading.sections()
     sections["process"] = Section(facts={"observed": fact(Observed.SERVER.value, "rip")})
     return sections

@@ -20,7 +20,7 @@ def version(name: str, folders: list[str] | None = None) -> Fact:
 
 
 def build(name: str, folders: list[str] | None = None) -> Fact:
-    """Version, origin and content of one distribution: tells two builds of one version apart.
+    """Version, origin and content of one distribution: distinguishes two builds of one version.
 
     Args:
         name: Of the distribution.

@@ -1,4 +1,4 @@
-"""Asking a server that is not trusted: bounded in time, size and depth, and never led to another host.
+"""Requests to a server that is not trusted: bounded in time, size and depth, and never led to another host.
 
 What the answers mean is known elsewhere. The standard library's client is enough for this, and its socket can
 be cut off at a deadline, which a time limit for each read cannot do: a server may send a byte a second.

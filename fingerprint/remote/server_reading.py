@@ -1,4 +1,4 @@
-"""Asking one server and collecting its answers as facts, cleaned of secrets before anything is kept."""
+"""Querying one server and collecting its answers as facts, cleaned of secrets before anything is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROBE_MESSAGES = (
 """A conversation with every role that all templates know."""
 Path = str | tuple[str | int, ...]
 """A key, or a path of keys and indices."""
-NOT_TOLD = "the server does not tell"
+NOT_REPORTED = "the server does not tell"
 
 
 class ServerReading:
@@ -119,7 +119,7 @@ class ServerReading:
     def add_text_digest(self, name: str, text: Any, source: str) -> None:
         """The SHA-256 of a text as UTF-8: comparable with that of the model's files."""
         if not isinstance(text, str) or not text:
-            self.add_absent([name], NOT_TOLD, source)
+            self.add_absent([name], NOT_REPORTED, source)
             return
         try:
             self.add(name, hashlib.sha256(text.encode()).hexdigest(), source)

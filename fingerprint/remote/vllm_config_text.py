@@ -1,6 +1,6 @@
 """The settings of a vLLM server where it writes them as text (`model='m', tensor_parallel_size=4, …`).
 
-Only what stands there in full is taken: a text whose quotes or brackets do not match tells nothing, and
+Only what stands there in full is taken: a text whose quotes or brackets do not match states nothing, and
 neither does a name that is given twice.
 """
 

@@ -148,7 +148,7 @@ def _same_loaded_copy(c: Compared) -> bool:
 
 
 def _builds(table: Any) -> list[str] | None:
-    """The builds in a table of libraries, wherever they lie; None where one of them tells no build."""
+    """The builds in a table of libraries, wherever they lie; None where one of them states no build."""
     if not isinstance(table, dict) or not table:
         return None
     found = [
@@ -200,7 +200,7 @@ def means_the_same(default: str) -> Condition:
 
 
 ONLY_PATCH = Condition("only what follows major and minor number changed", _only_patch)
-SAME_VERSION = Condition("the version is the same: another build of it", _same_version)
+SAME_VERSION = Condition("the version is the same: a different build of it", _same_version)
 SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", _same_loaded_copy)
 SAME_BUILDS = Condition("the loaded builds are the same on both sides", _same_builds)
 SAME_BUILDS_NOW_GONE = Condition(
@@ -208,10 +208,10 @@ SAME_BUILDS_NOW_GONE = Condition(
 )
 SAME_CHOICES = Condition("the autotune winners are the same on both sides", _same_choices)
 SAME_VERSION_BESIDE = Condition("the version beside it is the same", _same_version_beside)
-ONLY_ORIGIN = Condition("the installed files are the same, only their origin is another one", _only_origin)
+ONLY_ORIGIN = Condition("the installed files are the same, only their origin differs", _only_origin)
 ONE_GPU = Condition("one GPU works on a request, on both sides", _one_gpu)
 
-OTHER_COMPUTE_CAPABILITY = Condition("another compute capability", _other_compute_capability)
+OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
 PROBE_FAILED = Condition("a probe failed on one side", _probe_failed)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
 ONE_SIDE_UNREAD = Condition(

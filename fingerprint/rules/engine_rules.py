@@ -13,18 +13,24 @@ from .sources import BY_CONSTRUCTION
 if TYPE_CHECKING:
     from ...schemas.claim import Level
 
-_KV = "keys and values are rounded to another type"
-_PIECES = "a prompt is computed in other pieces: other shapes of one sum, unless the mode is batch-invariant"
-_SHARED = "other requests share a step: other shapes of the same sums, unless the mode is batch-invariant"
+_KV = "keys and values are rounded to a different type"
+_PIECES = (
+    "a prompt is computed in different pieces: different shapes of a sum, unless the mode is batch-invariant"
+)
+_SHARED = (
+    "different requests share a step: different shapes of the same sums, unless the mode is batch-invariant"
+)
 _ROOM = "batches and preemption follow the room for keys and values, unless the mode is batch-invariant"
-_GRAPHS = "captured graphs pad the batch and may run other kernels"
-_SPECULATION = "several tokens are verified in one pass: other shapes, and another acceptance of near ties"
+_GRAPHS = "captured graphs pad the batch and may run different kernels"
+_SPECULATION = (
+    "several tokens are verified in one pass: different shapes, and a different acceptance of near ties"
+)
 _LENGTH = "a longer prompt is refused or cut elsewhere, and the scale of positions may follow it"
 _VERSION = "promised only for the same hardware and the same engine version"
-_PLACE = "CPU and GPU kernels give other bits"
-_RANKS = "a sum that is split over other ranks is added in another order"
-_EXCHANGE = "ranks exchange, or share out, the work in another way"
-_BOUNDARY = "cached and computed keys and values meet at another boundary"
+_PLACE = "CPU and GPU kernels give different bits"
+_RANKS = "a sum that is split over different ranks is added in a different order"
+_EXCHANGE = "ranks exchange, or share out, the work differently"
+_BOUNDARY = "cached and computed keys and values meet at a different boundary"
 
 
 def _each(
@@ -42,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "engine.name",
         "token",
-        "another engine brings its own kernels, sampler and defaults",
+        "a different engine brings its own kernels, sampler and defaults",
         BY_CONSTRUCTION,
         advice.SAMPLING,
     ),
@@ -57,7 +63,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "engine.dtype",
         "numeric",
-        "another dtype rounds every operation differently",
+        "a different dtype rounds every operation differently",
         sources.TORCH_ACCURACY,
         advice.PRECISION,
     ),
@@ -67,14 +73,14 @@ RULES: tuple[Rule, ...] = (
         "engine",
         ("*attention_backend", "flash_attention"),
         "bitwise",
-        "another kernel splits and adds in another order",
+        "a different kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.SGLANG),
         advice.BATCH,
     ),
     Rule(
         "engine.quantization*",
         "semantic",
-        "other weights and other kernels compute every product",
+        "different weights and different kernels compute every product",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
     ),
@@ -131,7 +137,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "engine.threads*",
         "bitwise",
-        "sums are split over another number of threads",
+        "sums are split over a different number of threads",
         sources.MKL_THREADS,
         advice.DECODE,
     ),
@@ -139,7 +145,7 @@ RULES: tuple[Rule, ...] = (
         "engine",
         ("*backend", "model_implementation"),
         "bitwise",
-        "another family of kernels",
+        "a different family of kernels",
         sources.VLLM_BATCH,
         advice.DECODE,
     ),
@@ -173,11 +179,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "cache.prefix_cache",
         "bitwise",
-        "a cached prefix was computed in another shape",
+        "a cached prefix was computed in a different shape",
         (sources.VLLM_PREFIX, sources.VLLM_PREFIX_ORDER, sources.LLAMA_CACHE),
         advice.CACHE,
     ),
-    Rule("cache.*dtype*", "numeric", "a state is rounded to another type", BY_CONSTRUCTION, advice.PRECISION),
+    Rule(
+        "cache.*dtype*",
+        "numeric",
+        "a state is rounded to a different type",
+        BY_CONSTRUCTION,
+        advice.PRECISION,
+    ),
     *_each(
         "cache",
         ("blocks*", "tokens", "memory_fraction", "cpu_offload_gb", "ram_mib", "slots"),
@@ -198,21 +210,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "replica.weight_version",
         "semantic",
-        "the replica serves other weights under the same name",
+        "the replica serves different weights under the same name",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
     ),
     Rule(
         "replica.server_header",
         None,
-        "another front end, which computes nothing",
+        "a different front end, which computes nothing",
         BY_CONSTRUCTION,
         advice.NOTHING,
     ),
     Rule(
         "replica.*",
         "bitwise",
-        "another replica may be configured differently, and identical ones have been seen to differ",
+        "a different replica may be configured differently, and identical ones have been seen to differ",
         sources.NCCL_HOSTS,
         advice.REPEAT,
     ),

@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gpus.name_and_compute_capability",
         "bitwise",
-        "another architecture: other kernels, and no library promises anything across architectures",
+        "a different architecture: different kernels, and no library promises anything across architectures",
         (sources.CUBLAS, sources.CUDNN),
         advice.DECODE,
         OTHER_COMPUTE_CAPABILITY,
@@ -54,14 +54,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gpus.compute_capability",
         "bitwise",
-        "another architecture: other kernels, and no library promises anything across architectures",
+        "a different architecture: different kernels, and no library promises anything across architectures",
         (sources.CUBLAS, sources.CUDNN),
         advice.DECODE,
     ),
     Rule(
         "gpus.sm_count",
         "bitwise",
-        "another number of SMs: work is split over other tiles; promised only for the same number",
+        "a different number of SMs: work is split over different tiles; promised only for the same number",
         sources.CUBLAS,
         advice.DECODE,
     ),
@@ -171,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "driver.libraries",
         "bitwise",
-        "a forward-compatibility package brings another libcuda, and with it another compiler of PTX",
+        "a forward-compatibility package brings a different libcuda, and with it a different compiler of PTX",
         (sources.CUDA_COMPATIBILITY, sources.CUDA_JIT),
         advice.DECODE,
     ),

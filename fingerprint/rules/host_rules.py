@@ -7,7 +7,7 @@ from .base import Rule
 from .conditions import PROBE_FAILED
 from .sources import BY_CONSTRUCTION
 
-_THREADS = "sums are split over another number of threads"
+_THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
 _ISA = "kernels are chosen by instruction set and core"
 
@@ -33,14 +33,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "cpu.openmp",
         "bitwise",
-        "another OpenMP library, or another number of its threads",
+        "a different OpenMP library, or a different number of its threads",
         sources.MKL_THREADS,
         advice.THREADS,
     ),
     Rule(
         "cpu.blas",
         "bitwise",
-        "another BLAS, core type or number of threads",
+        "a different BLAS, core type or number of threads",
         (sources.OPENBLAS, sources.MKL_CNR),
         advice.THREADS,
     ),
@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "os.kernel",
         None,
-        "it computes no tensors; drivers and devices are listed beside it",
+        "it computes no tensors; drivers and devices are listed separately",
         BY_CONSTRUCTION,
         advice.NOTHING,
     ),
@@ -64,14 +64,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "os.image*",
         "bitwise",
-        "another image may bring other libraries than those that are listed",
+        "a different image may bring different libraries than those listed",
         BY_CONSTRUCTION,
         advice.DECODE,
     ),
     Rule(
         "os.*",
         "bitwise",
-        "another C library or platform runs beneath the same packages",
+        "a different C library or platform runs beneath the same packages",
         sources.TORCH,
         advice.DECODE,
     ),
@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "process.observed",
         None,
-        "another kind of evidence: compare like with like",
+        "a different kind of evidence: compare like with like",
         BY_CONSTRUCTION,
         advice.NOTHING,
     ),
@@ -93,14 +93,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "process.accelerators",
         "bitwise",
-        "another number of devices is another split of the work",
+        "a different number of devices is a different split of the work",
         sources.VLLM_TP,
         advice.DECODE,
     ),
     Rule(
         "process.workers",
         "bitwise",
-        "another number of workers is another split of the work",
+        "a different number of workers is a different split of the work",
         sources.VLLM_TP,
         advice.DECODE,
     ),
@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "process.variables_differ",
         "bitwise",
-        "workers that were launched with other settings may compute in another way",
+        "workers that were launched with other settings may compute differently",
         sources.NCCL_HOSTS,
         advice.REPEAT,
     ),

@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.*_copies",
         None,
-        "the copy that is loaded is the same; the others compute nothing, though another start may load one",
+        "the copy that is loaded is the same; the others compute nothing, though a restart may load one",
         sources.VERL_COPIES,
         advice.NOTHING,
         SAME_LOADED_COPY,
@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.*_copies",
         None,
-        "the loaded build is the same, only its place or its package differs",
+        "the loaded build is the same, only its path or its package differs",
         BY_CONSTRUCTION,
         advice.NOTHING,
         SAME_BUILDS,
@@ -42,14 +42,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.*_copies",
         "bitwise",
-        "another copy of the library is loaded, or may be loaded",
+        "a different copy of the library is loaded, or may be loaded",
         sources.VERL_COPIES,
         advice.DECODE,
     ),
     Rule(
         "libraries.*_build_id",
         "bitwise",
-        "another build of the same version: the version that the library tells hides the build number",
+        "a different build of the same version: the version that the library reports hides the build number",
         (sources.VERL_COPIES, sources.CUBLAS),
         advice.DECODE,
         SAME_VERSION_BESIDE,
@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.cublas*",
         "bitwise",
-        "a patch level of one toolkit: other kernels may be chosen; promised only for the same version",
+        "a patch level of one toolkit: different kernels may be chosen; promised only for the same version",
         sources.CUBLAS,
         advice.DECODE,
         ONLY_PATCH,
@@ -80,14 +80,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.nccl*",
         "bitwise",
-        "collectives may choose another algorithm and add in another order",
+        "collectives may choose a different algorithm and sum in a different order",
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
         advice.DECODE,
     ),
     Rule(
         "libraries.nvrtc*",
         "bitwise",
-        "kernels that are compiled at run time become other machine code",
+        "kernels that are compiled at run time become different machine code",
         BY_CONSTRUCTION,
         advice.DECODE,
     ),
@@ -101,14 +101,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.cuda",
         "bitwise",
-        "another toolkit: its libraries promise nothing across versions",
+        "a different toolkit: its libraries promise nothing across versions",
         sources.CUBLAS,
         advice.DECODE,
     ),
     Rule(
         "libraries.warnings",
         "bitwise",
-        "another library runs than one believes, or no longer does",
+        "a different library runs than expected, or no longer does",
         (sources.VERL_COPIES, sources.NCCL_STATIC),
         advice.DECODE,
     ),
@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.loaded",
         None,
-        "what is loaded did not change; its file on disk did, and a restart would load another one or none",
+        "what is loaded did not change; its file on disk did, and a restart loads a different one or none",
         BY_CONSTRUCTION,
         advice.NOTHING,
         SAME_BUILDS_NOW_GONE,
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.loaded",
         None,
-        "the same builds are loaded, only from another place or package",
+        "the same builds are loaded, only from a different path or package",
         BY_CONSTRUCTION,
         advice.NOTHING,
         SAME_BUILDS,
@@ -138,14 +138,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "libraries.loaded",
         "bitwise",
-        "another build of the code that computes is loaded",
+        "a different build of the code that computes is loaded",
         (sources.TORCH, sources.MKL_CNR),
         advice.DECODE,
     ),
     Rule(
         "libraries.*",
         "bitwise",
-        "another copy, build or version of a numeric library may be loaded",
+        "a different copy, build or version of a numeric library may be loaded",
         sources.VERL_COPIES,
         advice.DECODE,
     ),

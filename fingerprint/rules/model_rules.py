@@ -7,7 +7,7 @@ from .base import Rule
 from .conditions import ONE_SIDE_UNREAD, SAME_RENDERING, SAME_TENSORS
 from .sources import BY_CONSTRUCTION
 
-_RESHARDED = "other files with the same tensors: resharded, renamed or written anew"
+_RESHARDED = "different files with the same tensors: resharded, renamed or written anew"
 _ALIKE = "the text differs, but every probe conversation renders alike; only ones unlike them could differ"
 
 RULES: tuple[Rule, ...] = (
@@ -39,7 +39,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "model.weights_checksum",
         None,
-        "no server is asked for it, because the same route can overwrite live weights",
+        "never requested, because the same route can overwrite live weights",
         BY_CONSTRUCTION,
         advice.NOTHING,
     ),
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "model.tensor_dtypes",
         "semantic",
-        "the weights of one side could not be told apart into tensors: damaged, cut off, or pickled",
+        "the weights of one side could not be split into tensors: damaged, cut off, or pickled",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
         ONE_SIDE_UNREAD,
@@ -61,21 +61,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "model.tensor_dtypes",
         "numeric",
-        "tensors are stored in another precision",
+        "tensors are stored in a different precision",
         BY_CONSTRUCTION,
         advice.PRECISION,
     ),
     Rule(
         "model.code",
         "semantic",
-        "code beside the weights computes what the model computes",
+        "code beside the weights is part of what the model computes",
         BY_CONSTRUCTION,
         advice.DECODE,
     ),
     Rule(
         "model.adapters",
         "semantic",
-        "an adapter adds to every product it targets; one that lies beside the weights is loaded unasked",
+        "an adapter adds to every product it targets; one beside the weights is loaded automatically",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
     ),
@@ -89,28 +89,28 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "model.quantization*",
         "semantic",
-        "other weights and other kernels compute every product",
+        "different weights and different kernels compute every product",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
     ),
     Rule(
         "model.dtype",
         "numeric",
-        "another dtype rounds every operation differently",
+        "a different dtype rounds every operation differently",
         sources.TORCH_ACCURACY,
         advice.PRECISION,
     ),
     Rule(
         "model.context_length",
         "semantic",
-        "long prompts are cut elsewhere, and positions may be scaled otherwise",
+        "long prompts are cut elsewhere, and positions may be scaled differently",
         BY_CONSTRUCTION,
         advice.INPUT,
     ),
     Rule(
         "model.*",
         "semantic",
-        "another model, or another configuration of it",
+        "a different model, or a different configuration of it",
         BY_CONSTRUCTION,
         advice.WEIGHTS,
     ),
@@ -122,7 +122,9 @@ RULES: tuple[Rule, ...] = (
         BY_CONSTRUCTION,
         advice.INPUT,
     ),
-    Rule("tokenizer.*", "semantic", "the same text becomes other token ids", BY_CONSTRUCTION, advice.INPUT),
+    Rule(
+        "tokenizer.*", "semantic", "the same text becomes different token ids", BY_CONSTRUCTION, advice.INPUT
+    ),
     Rule(
         "template.sha256",
         None,
@@ -139,40 +141,42 @@ RULES: tuple[Rule, ...] = (
         advice.INPUT,
         SAME_RENDERING,
     ),
-    Rule("template.*", "semantic", "the same messages become another prompt", BY_CONSTRUCTION, advice.INPUT),
+    Rule(
+        "template.*", "semantic", "the same messages become a different prompt", BY_CONSTRUCTION, advice.INPUT
+    ),
     # What turns logits into tokens.
     Rule(
         "sampling.contract_version",
         "token",
-        "the same logits, fields and seed may choose another token",
+        "the same logits, fields and seed may choose a different token",
         BY_CONSTRUCTION,
         advice.SAMPLING,
     ),
     Rule(
         "sampling.model_defaults",
         "token",
-        "fields that a request leaves silent take other values",
+        "fields that a request does not set get different values",
         sources.VLLM_SERVER,
         advice.SAMPLING,
     ),
     Rule(
         "sampling.logprobs_mode",
         "numeric",
-        "logprobs are taken before or after the sampler's processing: they are other numbers",
+        "logprobs are taken before or after the sampler's processing: they are different numbers",
         BY_CONSTRUCTION,
         advice.SAMPLING,
     ),
     Rule(
         "sampling.seed*",
         "token",
-        "another seed, or another scope of it, draws other numbers",
+        "a different seed, or a different scope of it, draws different numbers",
         sources.VLLM,
         advice.SAMPLING,
     ),
     Rule(
         "sampling.*",
         "token",
-        "the same logits and seed may choose another token",
+        "the same logits and seed may choose a different token",
         BY_CONSTRUCTION,
         advice.SAMPLING,
     ),

@@ -7,7 +7,7 @@ from .base import Rule
 from .conditions import ONLY_ORIGIN, ONLY_PATCH, SAME_CHOICES, SAME_VERSION
 from .sources import BY_CONSTRUCTION
 
-_REBUILT = "another build of the same version: other compiler, flags or patches"
+_REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
 RULES: tuple[Rule, ...] = (
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "frameworks.torch.cuda.sdp_kernels",
         "bitwise",
-        "another attention kernel may be chosen",
+        "a different attention kernel may be chosen",
         sources.TORCH_SDPA,
         advice.DECODE,
     ),
@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "frameworks.tokenizers",
         "token",
-        "the same text may become other token ids",
+        "the same text may become different token ids",
         sources.RELEASES,
         advice.INPUT,
     ),
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "frameworks.python*",
         None,
-        "tensors are not computed by it; which packages it finds is listed beside it",
+        "tensors are not computed by it; the packages it finds are listed separately",
         BY_CONSTRUCTION,
         advice.NOTHING,
     ),
@@ -128,7 +128,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "kernels.*_cache",
         None,
-        "other kernels were compiled, but what was chosen by timing is the same",
+        "different kernels were compiled, but what was chosen by timing is the same",
         sources.TRITON_AUTOTUNE,
         advice.RESTART,
         SAME_CHOICES,
@@ -143,7 +143,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "kernels.vllm_autotune_cache",
         "bitwise",
-        "other runners or tactics were fastest when it was measured",
+        "different runners or tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
         advice.RESTART,
     ),
@@ -157,35 +157,35 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "kernels.flashinfer_cache",
         "bitwise",
-        "other kernels were compiled, or other tactics were fastest when it was measured",
+        "different kernels were compiled, or different tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
         advice.RESTART,
     ),
     Rule(
         "kernels.flash*",
         "bitwise",
-        "another attention kernel splits and adds in another order",
+        "a different attention kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
         advice.BATCH,
     ),
     Rule(
         "kernels.triton*",
         "bitwise",
-        "other machine code, and autotune winners that were chosen by timing",
+        "different machine code, and autotune winners that were chosen by timing",
         (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
         advice.RESTART,
     ),
     Rule(
         "kernels.inductor*",
         "bitwise",
-        "other generated kernels, and autotune winners that were chosen by timing",
+        "different generated kernels, and autotune winners that were chosen by timing",
         sources.INDUCTOR_AUTOTUNE,
         advice.RESTART,
     ),
     Rule(
         "kernels.*",
         "bitwise",
-        "another kernel or another autotune choice may run",
+        "a different kernel or a different autotune choice may run",
         (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
         advice.RESTART,
     ),

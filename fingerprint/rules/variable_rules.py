@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ...schemas.claim import Level
 
 _TF32 = "TF32 keeps 10 of the 23 mantissa bits of what is multiplied"
-_COLLECTIVE = "collectives may choose another algorithm and add in another order"
+_COLLECTIVE = "collectives may choose a different algorithm and sum in a different order"
 _NO_COLLECTIVE = "no collective runs where one GPU works on a request"
 _BATCH = "decides whether results may depend on the batch"
 _DETERMINISTIC = "decides whether kernels that are not deterministic may run"
-_INDUCTOR = "other kernels are generated or chosen"
+_INDUCTOR = "different kernels are generated or chosen"
 _ISA = "chooses the instruction set of the CPU kernels"
-_THREADS = "sums are split over another number of threads"
+_THREADS = "sums are split over a different number of threads"
 
 
 def _variable(name: str, risk: Level, why: str, source: Source | tuple[Source, ...], replay: str) -> Rule:
@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "CUBLASLT_HEURISTICS_*",
         "bitwise",
-        "another table chooses the kernels",
+        "a different table chooses the kernels",
         BY_CONSTRUCTION,
         advice.DECODE,
     ),
@@ -101,7 +101,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "TORCH_CUDNN_V8_API_DISABLED",
         "bitwise",
-        "another interface of cuDNN chooses other kernels",
+        "a different interface of cuDNN chooses different kernels",
         sources.TORCH_VARIABLES,
         advice.DECODE,
     ),
@@ -138,7 +138,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "TORCHINDUCTOR_SPLIT_REDUCTIONS",
         "bitwise",
-        "sums are split in another way",
+        "sums are split differently",
         sources.INDUCTOR,
         advice.DECODE,
     ),
@@ -163,7 +163,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "NCCL_ALGO",
         "bitwise",
-        f"{_COLLECTIVE}. No one value suits all: Ring is asked for to repeat a run, Tree to be independent "
+        f"{_COLLECTIVE}. No one value suits all: Ring is needed to repeat a run, Tree to be independent "
         "of the batch, and torch's deterministic mode sets ^NVLS itself",
         (sources.NCCL, sources.MEGATRON, sources.NCCL_NVLS),
         advice.REPEAT,
@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "VLLM_USE_FLASHINFER_SAMPLER",
         "token",
-        "another sampler draws other numbers from the same seed",
+        "a different sampler draws different numbers from the same seed",
         sources.VLLM_VARIABLES,
         advice.SAMPLING,
     ),
@@ -225,15 +225,15 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "VLLM_ATTENTION_BACKEND",
         "bitwise",
-        "another kernel splits and adds in another order",
+        "a different kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.VLLM_BATCH),
         advice.BATCH,
     ),
-    _variable("VLLM_*", "bitwise", "other kernels or schedules", sources.VLLM_VARIABLES, advice.DECODE),
+    _variable("VLLM_*", "bitwise", "different kernels or schedules", sources.VLLM_VARIABLES, advice.DECODE),
     # Other engines
     _variable("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "bitwise", _BATCH, sources.SGLANG, advice.BATCH),
     _variable(
-        "SGLANG_*", "bitwise", "other split sizes, collectives or kernels", sources.SGLANG, advice.BATCH
+        "SGLANG_*", "bitwise", "different split sizes, collectives or kernels", sources.SGLANG, advice.BATCH
     ),
     _variable("FORCE_*", "bitwise", _DETERMINISTIC, sources.TENSORRT_LLM, advice.REPEAT),
     _variable(
@@ -246,19 +246,23 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "GGML_*",
         "numeric",
-        "products are computed in another precision",
+        "products are computed in a different precision",
         sources.LLAMA_BUILD,
         advice.PRECISION,
     ),
     _variable(
         "OLLAMA_KV_CACHE_TYPE",
         "token",
-        "keys and values are rounded to another type",
+        "keys and values are rounded to a different type",
         sources.OLLAMA,
         advice.DECODE,
     ),
     _variable(
-        "OLLAMA_*", "bitwise", "another attention kernel, or other batches", sources.OLLAMA, advice.BATCH
+        "OLLAMA_*",
+        "bitwise",
+        "a different attention kernel, or different batches",
+        sources.OLLAMA,
+        advice.BATCH,
     ),
     _variable("DEEPINFER_*", "bitwise", _BATCH, sources.DEEPINFER, advice.BATCH),
     # CPU
@@ -295,7 +299,7 @@ RULES: tuple[Rule, ...] = (
     _variable(
         "PYTHONHASHSEED",
         "bitwise",
-        "sets are walked in another order by whatever depends on it",
+        "sets are iterated in a different order",
         sources.PYTHON,
         advice.RESTART,
     ),

@@ -164,10 +164,10 @@ def test_why_another_kind_of_reading_has_no_value_is_no_change() -> None:
 @pytest.mark.parametrize(
     ("place", "build", "state", "risk", "why"),
     [
-        ("b", "00", "the loaded file is at its path", None, "only from another place"),
+        ("b", "00", "the loaded file is at its path", None, "only from a different path"),
         ("a", "00", "replaced on disk since it was loaded", None, "what is loaded did not change"),
-        ("a", "11", "the loaded file is at its path", "bitwise", "another build"),
-        ("b", "11", "replaced on disk since it was loaded", "bitwise", "another build"),
+        ("a", "11", "the loaded file is at its path", "bitwise", "a different build"),
+        ("b", "11", "replaced on disk since it was loaded", "bitwise", "a different build"),
     ],
 )
 def test_only_another_build_is_called_one(
@@ -186,7 +186,7 @@ def test_a_loaded_copy_of_the_same_build_in_another_place_puts_nothing_at_risk()
 
     [change] = drift(*one(copies("a", "00"), copies("b", "00"), "libraries", "nccl_copies"))
     assert change.risk is None
-    assert "only its place" in change.rule
+    assert "only its path" in change.rule
     [change] = drift(*one(copies("a", "00"), copies("b", "11"), "libraries", "cublas_copies"))
     assert change.risk == "bitwise"
 
