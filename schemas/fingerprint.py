@@ -146,6 +146,11 @@ class Fact(Record):
         """Whether it was read from pasted text."""
         return self.source.startswith(PASTED)
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether it is a digest behind which every byte was read."""
+        return self.value is not None and self.source.endswith("verified")
+
     def text(self) -> str:
         """The value for people, or the reason in words."""
         return absent_text(self.unavailable) if self.unavailable is not None else str(self.value)

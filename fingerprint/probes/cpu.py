@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,7 @@ def _thread_pools() -> dict[str, Fact]:
     import threadpoolctl
 
     pools: dict[str, dict[str, dict[str, Any]]] = {"blas": {}, "openmp": {}}
+    copies: Counter[str] = Counter()
     for library in sorted(threadpoolctl.threadpool_info(), key=lambda library: str(library["filepath"])):
         known = {
             "api": library["internal_api"],
@@ -135,8 +137,8 @@ def _thread_pools() -> dict[str, Fact]:
         }
         pool = pools.setdefault(library["user_api"], {})
         name = Path(library["filepath"]).name
-        copies = sum(present.partition("#")[0] == name for present in pool)
-        pool[f"{name}#{copies + 1}" if copies else name] = {
+        copies[name] += 1
+        pool[f"{name}#{copies[name]}" if copies[name] > 1 else name] = {
             key: value for key, value in known.items() if value is not None
         }
     return {
