@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .loaded import LoadedLibrary
-from .on_disk import Copy, LibrarySearch, Package
+from .on_disk import Copy, LibrarySearch, Package, own_labels, version_in_name
 
 _STEMS = {"cuda_driver": "cuda", "cublaslt": "cublasLt", "nvjitlink": "nvJitLink", "miopen": "MIOpen"}
 
@@ -21,7 +21,6 @@ class Library:
     label: str
     path: str
     build_id: str | None
-    size: int | None
     package: Package | None
     file_version: str | None
     loaded: LoadedLibrary | None
@@ -32,6 +31,18 @@ class Library:
         stem = _STEMS.get(self.family, self.family)
         # Some wheels carry their copy with a digest in its name: libcudart-2a12a4a4.so.12.
         return re.match(rf"(memfd:)?lib{stem}(-[0-9a-f]{{8}})?\.so", self.path.rpartition("/")[2]) is not None
+
+    @classmethod
+    def of_loaded(cls, label: str, item: LoadedLibrary, package: Package | None) -> Library:
+        """A library that a process has mapped."""
+        version = version_in_name(item.path)
+        return cls(item.family, label, item.path, item.build_id, package, version, item)
+
+    @classmethod
+    def of_copy(cls, copy: Copy) -> Library:
+        """A copy on disk that is not loaded."""
+        version = version_in_name(copy.path)
+        return cls(copy.family, copy.label, copy.path, copy.elf.build_id, copy.package, version, None)
 
 
 def list_libraries(search: LibrarySearch, copies: list[Copy], loaded: list[LoadedLibrary]) -> list[Library]:
@@ -45,36 +56,10 @@ def list_libraries(search: LibrarySearch, copies: list[Copy], loaded: list[Loade
         taken.add(key)
         label = copy.label if copy else search.label_of(item.path, item.soname)
         package = None if item.deleted else search.package_of(item.path, item.size)
-        known.append(_of_loaded(label, item, package))
-    for key, copy in on_disk.items():
-        if key not in taken:
-            known.append(
-                Library(
-                    copy.family,
-                    copy.label,
-                    copy.path,
-                    copy.elf.build_id,
-                    copy.state.st_size,
-                    copy.package,
-                    copy.version,
-                    None,
-                )
-            )
-    return _with_own_labels(known)
-
-
-def _of_loaded(label: str, item: LoadedLibrary, package: Package | None) -> Library:
-    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", item.path)
-    return Library(
-        item.family,
-        label,
-        item.path,
-        item.build_id,
-        item.size,
-        package,
-        version[1] if version else None,
-        item,
-    )
+        known.append(Library.of_loaded(label, item, package))
+    known += [Library.of_copy(copy) for key, copy in on_disk.items() if key not in taken]
+    labels = own_labels([item.label for item in known])
+    return [replace(item, label=label) for item, label in zip(known, labels, strict=True)]
 
 
 def stat_of(path: Path | None) -> os.stat_result | None:
@@ -93,12 +78,3 @@ def choose_copy(family: str, known: list[Library], search: LibrarySearch) -> Lib
     if len(mains) > 1 and (needed := search.torch_needs()):
         mains = [item for item in mains if item.path.rpartition("/")[2] in needed] or mains
     return mains[0] if mains else None
-
-
-def _with_own_labels(known: list[Library]) -> list[Library]:
-    seen: dict[str, int] = {}
-    found = []
-    for item in known:
-        seen[item.label] = count = seen.get(item.label, 0) + 1
-        found.append(item if count == 1 else replace(item, label=f"{item.label}#{count}"))
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,12 +51,6 @@ class Copy:
     elf: Elf
     package: Package | None = None
 
-    @property
-    def version(self) -> str | None:
-        """As the file's full name has it, `libnccl.so.2.28.3`."""
-        match = _VERSION_IN_NAME.search(self.path)
-        return match[1] if match else None
-
 
 @dataclass(frozen=True)
 class Package:
@@ -89,7 +84,8 @@ class LibrarySearch:
                 copy = self._copy(where, path, family)
                 if copy is not None:
                     found.setdefault((copy.state.st_dev, copy.state.st_ino), copy)
-        return _distinct(list(found.values()))
+        labels = own_labels([copy.label for copy in found.values()])
+        return [replace(copy, label=label) for copy, label in zip(found.values(), labels, strict=True)]
 
     def label_of(self, path: str, soname: str | None = None) -> str:
         """The label of a file, from its path; outside of `site-packages` by its SONAME, if it has one."""
@@ -248,13 +244,17 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _distinct(copies: list[Copy]) -> list[Copy]:
-    """The same, with a number behind the second and later ones of equal label."""
-    seen: dict[str, int] = {}
+def version_in_name(path: str) -> str | None:
+    """As a file's full name has it: `2.28.3` of `libnccl.so.2.28.3`."""
+    match = _VERSION_IN_NAME.search(path)
+    return match[1] if match else None
+
+
+def own_labels(labels: list[str]) -> list[str]:
+    """The same, with a number behind the second and later ones of equal text."""
+    seen: Counter[str] = Counter()
     found = []
-    for copy in copies:
-        seen[copy.label] = count = seen.get(copy.label, 0) + 1
-        if count > 1:
-            copy = replace(copy, label=f"{copy.label}#{count}")
-        found.append(copy)
+    for label in labels:
+        seen[label] += 1
+        found.append(label if seen[label] == 1 else f"{label}#{seen[label]}")
     return found

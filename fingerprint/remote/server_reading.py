@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from ..engine_arguments.command_line import is_uninteresting
 from ..engine_arguments.meaning import fields_of
 from ..untrusted import redact
 from .client import Client, NoAnswer
@@ -88,6 +89,17 @@ class ServerReading:
         """The fields that an engine's own names for its settings stand for."""
         for (section, field), value in fields_of(engine, arguments).items():
             self.add(f"{section}.{field}", value, source)
+
+    def add_arguments(
+        self, arguments: Mapping[str, Any], source: str, left_out: Collection[str] = ()
+    ) -> None:
+        """All arguments that may change numbers; null ones are as good as not set."""
+        kept = {
+            name: value
+            for name, value in sorted(arguments.items())
+            if value is not None and name not in left_out and not is_uninteresting(name)
+        }
+        self.add("engine.arguments", kept or None, source)
 
     def add_absent(self, names: Iterable[str], reason: str, source: str) -> None:
         """Why there is no reading of some fields, unless there is one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine_arguments.command_line import is_uninteresting
 from .server_reading import ServerReading, part, rows, table
 from .vllm import read_tokenizer
 
@@ -43,19 +42,10 @@ def read(reading: ServerReading) -> None:
     reading.add("model.quantization_method", arguments.get("quantization"), _INFO)
     if "speculative_algorithm" in arguments and arguments["speculative_algorithm"] is None:
         reading.add("engine.speculative_decoding", "none", _INFO)
-    reading.add("engine.arguments", _kept(arguments) or None, _INFO)
+    reading.add_arguments(arguments, _INFO, _READINGS)
     model = reading.ask(_MODEL, "model.served", older="/get_model_info")
     reading.add_settings("sglang", table(model), _MODEL)
     reading.add("model.architecture", part(model, "architectures", 0), _MODEL)
     read_tokenizer(reading)
     reason = "not asked: another action of the same route overwrites the live weights"
     reading.add_absent(["model.weights_checksum"], reason, "/weights_checker")
-
-
-def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that may change numbers; null ones are as good as not set."""
-    return {
-        name: value
-        for name, value in sorted(arguments.items())
-        if value is not None and name not in _READINGS and not is_uninteresting(name)
-    }

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from ..engine_arguments.command_line import is_uninteresting
 from .server_reading import ServerReading, part, table
 
 _INFO = "/server_info"
@@ -17,9 +16,4 @@ def read(reading: ServerReading) -> None:
     reading.add("engine.version", part(version, "version"), "/version")
     info = table(reading.ask(_INFO, "engine.arguments"))
     reading.add_settings("tensorrt-llm", info, _INFO)
-    kept = {
-        name: value
-        for name, value in sorted(info.items())
-        if value is not None and not is_uninteresting(name)
-    }
-    reading.add("engine.arguments", kept or None, _INFO)
+    reading.add_arguments(info, _INFO)
