@@ -65,7 +65,7 @@ lint: $(READY)  ## Style, types, import direction, generated files
 	cd $(dir $(LINK)) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" -p rip
 	$(BIN)/lint-imports
 	$(BIN)/python -m rip.schemas.generate --check
-	$(BIN)/python -m rip.fingerprint.describe --check
+	$(BIN)/python -m rip.fingerprint.field_tables --check
 
 format: $(READY)  ## Sort imports and format
 	$(BIN)/ruff check --fix .
@@ -78,7 +78,7 @@ schemas: $(READY)  ## Generate schemas/json from the documents' classes
 	$(BIN)/python -m rip.schemas.generate
 
 fields: $(READY)  ## Generate the field tables of docs/fingerprint.md from the tables of fields and rules
-	$(BIN)/python -m rip.fingerprint.describe
+	$(BIN)/python -m rip.fingerprint.field_tables
 
 clean:  ## Remove what builds and checks leave behind (not .venv)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage

@@ -26,8 +26,9 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 from rip.fingerprint.model.hashing import usable_cores
+from rip.fingerprint.model.read_options import ReadOptions
 from rip.fingerprint.model.ref import resolve
-from rip.fingerprint.model.weights import Asked, layouts_of, read_weights
+from rip.fingerprint.model.weights import layouts_of, read_weights
 
 RATIO = 0.9
 WARM_FILES, WARM_S = 1000, 0.3
@@ -100,7 +101,7 @@ def throughput(model: Path, rounds: int) -> None:
     layouts = layouts_of(resolve(str(model)).weight_files, {})
 
     def read(fast: bool) -> None:
-        read_weights(layouts, Asked(fast=fast), None)
+        read_weights(layouts, ReadOptions(fast=fast), None)
 
     def sha256sum() -> None:
         names = "\0".join(map(str, files)).encode()

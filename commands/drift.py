@@ -41,7 +41,7 @@ def drift(
     Exit code 0: no change that counts (see --fail-on, --ignore). 1: at least one. 3: the two have no field in
     common. A rule names the level at risk; only a replay shows whether it is lost.
     """
-    from ..fingerprint.stored import input_name, read_fingerprint
+    from ..fingerprint.load import input_name, read_fingerprint
 
     options = DriftOptions(fail_on, tuple(ignore or ()), as_json, markdown, html, force)
     options.check(inputs=(base, now))

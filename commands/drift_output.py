@@ -19,7 +19,7 @@ from .console import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..schemas.change import Change, Drift
+    from ..schemas.change import Drift
     from ..schemas.fingerprint import Fingerprint
 
 ANY = "any"
@@ -128,22 +128,22 @@ def report_drift(
         NothingCompared: The two have no field in common.
     """
     from ..fingerprint.drift.compare import compare, failing, without_field
-    from ..fingerprint.drift.partial import forbidden_note
-    from ..fingerprint.drift.report import to_html, to_markdown
+    from ..fingerprint.present.drift_report import to_html, to_markdown
+    from ..fingerprint.present.drift_sentences import permission_note
     from ..schemas.files import write_private
 
     found = compare(base, now, options.ignore)
     if not found.compared:
         raise NothingCompared(
             f"{names[0]} and {names[1]} have no field in common",
-            "compare with a complete one, as `rip fingerprint -o FILE` records it",
+            "compare with one that has more fields, such as what `rip fingerprint -o FILE` records",
         )
     for pattern in without_field(base, now, options.ignore):
         print(
             f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
             file=sys.stderr,
         )
-    if note := forbidden_note(base, now, names):
+    if note := permission_note(base, now, names):
         print(f"note: {printable(note)}", file=sys.stderr)
     level = None if options.fail_on == ANY else check_choice("fail-on", options.fail_on, LEVELS, "level")
     counted = failing(found.changes, level)
@@ -165,28 +165,27 @@ def report_drift(
 
 
 def print_drift(console: Console, found: Drift) -> None:
-    """The changes by risk, what to replay, and the conclusion in one line."""
-    from ..fingerprint.drift.compare import by_risk
-    from ..fingerprint.drift.report import CLOSING, headline, listed, notes_of, replays_of
+    """The changes by risk, what to replay, and in one line what they amount to."""
+    from ..fingerprint.present.drift_sentences import (
+        CLOSING,
+        group_changes,
+        headline,
+        list_fields,
+        list_notes,
+    )
 
-    for _group, members in by_risk(found.changes):
-        for change in members:
-            _print_change(console, change)
-        for advice, fields in replays_of(members):
-            _print_line(console, f"  to know: {advice}", f"({listed(fields)})" if len(members) > 1 else "")
+    for group in group_changes(found.changes):
+        for row in group.rows:
+            _print_line(console, f"{row.name}: {row.before} → {row.after}", f"[{group.risk}]", "bold")
+            _print_line(console, f"  why: {row.why}")
+        for advice, fields in group.replays:
+            _print_line(
+                console, f"  to know: {advice}", f"({list_fields(fields)})" if len(group.rows) > 1 else ""
+            )
         console.print()
     _print_line(console, headline(found) + (f". {CLOSING}" if found.changes else ""))
-    for note in notes_of(found):
+    for note in list_notes(found):
         _print_line(console, f"note: {note}")
-
-
-def _print_change(console: Console, change: Change) -> None:
-    from ..fingerprint.drift.compare import group_of
-    from ..fingerprint.drift.words import before_and_after, visible
-
-    before, after = before_and_after(change)
-    _print_line(console, f"{visible(change.name)}: {before} → {after}", f"[{group_of(change)}]", "bold")
-    _print_line(console, f"  why: {visible(change.rule)}")
 
 
 def _print_line(console: Console, text: str, remark: str = "", style: str = "") -> None:

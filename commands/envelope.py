@@ -166,7 +166,7 @@ def import_(
     """
     from ..experiments.model_identity import identity_fields, identity_of
     from ..experiments.new_envelope import envelope_line
-    from ..fingerprint.redact import is_secret
+    from ..fingerprint.untrusted.redact import is_secret
     from ..replay.proxy.imported import import_files
     from ..schemas.envelope import SET_SUFFIX
 

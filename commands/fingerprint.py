@@ -18,8 +18,8 @@ from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignor
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..fingerprint.context import Server
     from ..fingerprint.model.ref import ModelRef
+    from ..fingerprint.remote.address import Server
     from ..schemas.fingerprint import Fingerprint
 
 EXAMPLES = """\b
@@ -70,7 +70,7 @@ class _Source:
     @property
     def name(self) -> str:
         """What a report of changes calls it."""
-        from ..fingerprint.stored import input_name
+        from ..fingerprint.load import input_name
 
         if self.recorded is not None:
             return input_name(self.recorded)
@@ -215,7 +215,7 @@ def fingerprint(
     Exit code 0: read, and with --against nothing changed that counts. 1: something did. 3: the two have no
     field in common.
     """
-    from ..fingerprint.stored import input_name, read_fingerprint
+    from ..fingerprint.load import input_name, read_fingerprint
     from ..schemas.files import write_private
 
     source = _Source(
@@ -237,7 +237,7 @@ def fingerprint(
     base = read_fingerprint(against) if against is not None else None
     read, content = _read(source, console)
     if hash_ids:
-        from ..fingerprint import identifiers
+        from ..fingerprint.export import identifiers
 
         read = identifiers.hash_ids(read)
         base = identifiers.hash_ids(base) if base is not None else None
@@ -254,16 +254,16 @@ def fingerprint(
 
 
 def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]:
-    """The fingerprint, and the bytes of the file that holds it, if one does; doubts are printed.
+    """The fingerprint, and the bytes of the file that holds it, if one does; warnings are printed.
 
     Raises:
         BadInput: The file, model or server cannot be read.
     """
     from ..experiments.lanes.request import read_server_key
-    from ..fingerprint.context import Server
-    from ..fingerprint.doubts import doubts
+    from ..fingerprint.load import from_bytes, input_name, read_input
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.stored import from_bytes, input_name, read_input
+    from ..fingerprint.present.findings import list_warnings
+    from ..fingerprint.remote.address import Server
 
     key = read_server_key(source.url, source.api_key_env)
     if source.recorded is not None:
@@ -272,8 +272,8 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
     model = resolve(source.model, accept_adapter=True) if source.model is not None else None
     server = Server(source.url, key) if source.url is not None else None
     read = _collect(source, model, server, console)
-    for doubt in doubts(read):
-        print(f"warning: {printable(doubt)}", file=sys.stderr)
+    for warning in list_warnings(read):
+        print(f"warning: {printable(warning)}", file=sys.stderr)
     return read, None
 
 
@@ -286,7 +286,7 @@ def _collect(source: _Source, model: ModelRef | None, server: Server | None, con
     with shown_progress(console) as progress:
         if server is not None:
             server = replace(
-                server, asking=lambda path: progress.stage("reading the server", detail=printable(path))
+                server, on_request=lambda path: progress.stage("reading the server", detail=printable(path))
             )
         if model is None:
             return collect(server=server)
@@ -310,9 +310,11 @@ def _print_summary(console: Console, read: Fingerprint) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ..schemas.fingerprint import is_absent_text
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, value in read.flat().items():
-        absent = str(value).startswith("unavailable: ")
+        absent = is_absent_text(value)
         table.add_row(key, Text(str(value), style="dim" if absent else "", overflow="fold"))
     table.add_row("root_digest", read.root_digest)
     console.print(table)

@@ -34,7 +34,7 @@ def tap(
 
     rip must be installed in the environment of vLLM; it observes where RIP_TAP is set.
     """
-    from ..fingerprint.stored import read_fingerprint
+    from ..fingerprint.load import read_fingerprint
     from ..replay.tap_trace import trace_from_tap
 
     check_output_file(out, force)

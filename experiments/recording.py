@@ -14,7 +14,7 @@ from .model_identity import identity_fields, identity_of, runtime_fields
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..fingerprint.context import Server
+    from ..fingerprint.remote.address import Server
     from ..replay.proxy.call import Upstream
     from ..replay.proxy.recorder import Recorder
 
@@ -83,9 +83,8 @@ def record_traffic(
         BadInput, OutputFailed: It cannot begin.
         MissingPackage: The server package is not installed.
     """
-    from ..fingerprint.context import Server
-    from ..fingerprint.redact import is_secret
-    from ..fingerprint.remote.address import checked
+    from ..fingerprint.remote.address import Server, checked
+    from ..fingerprint.untrusted.redact import is_secret
 
     url = checked(request.upstream)
     server = Server(url, read_server_key(url, request.api_key_env))

@@ -1,6 +1,6 @@
 """Running the probes beside each other, each within its time limit, and joining what they found.
 
-It knows which probes speak for which subject: this process, another process, or a server. What a probe reads
+It knows which probes apply to which subject: this process, another process, or a server. What a probe reads
 is the probe's business; a probe that fails or hangs becomes a fact that says so.
 """
 
@@ -18,12 +18,18 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..schemas.choices import Strength
 from ..schemas.errors import BadInput, EngineFailed, RipError
-from ..schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
-from .context import Context, Progress, Server, Subject
+from ..schemas.fingerprint import PROBE, Fact, Fingerprint, Section, fact, unavailable
+from .probes.context import Context, Subject
 from .process import proc
+from .process.root_files import root_of
 
 if TYPE_CHECKING:
+    import psutil
+
+    from ..schemas.choices import Strength
+    from .model.read_options import Progress
     from .model.ref import ModelRef
+    from .remote.address import Server
 
 Sections = dict[str, Section]
 Overrides = Mapping[str, Mapping[str, Fact]]
@@ -46,19 +52,21 @@ class Probe:
     in_caller: bool = False
     """Read in the calling thread: OpenMP keeps a thread count per thread, so another one would lie."""
     subjects: tuple[Subject, ...] = ("self", "process")
-    """What it can speak of. A probe for `process` reads `context.pid`, `family` and `root`, never its own."""
+    """What it applies to. A probe for `process` reads `context.pid`, `family` and `root`, never its own."""
 
 
 PROBES: tuple[Probe, ...] = (
     Probe("variables", ".probes.os_env:probe_variables", ("determinism",)),
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
-    Probe("python", ".probes.python_env:probe", ("frameworks", "kernels", "process"), subjects=("self",)),
+    Probe(
+        "python", ".probes.own_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
+    ),
     Probe("container", ".probes.container:probe", ("os",)),
-    # Before torch, whose own word on CUDA counts where it has one.
-    Probe("libraries", ".probes.cuda_libs:probe", ("libraries",)),
+    # Before torch, whose own CUDA version counts where it has one.
+    Probe("libraries", ".probes.numeric_libraries:probe", ("libraries",)),
     Probe("nccl_conf", ".probes.nccl_conf:probe", ("libraries",)),
-    Probe("kernel_lineage", ".probes.kernel_lineage:probe", ("kernels",)),
+    Probe("kernel_lineage", ".probes.kernel_caches:probe", ("kernels",)),
     Probe(
         "torch",
         ".probes.torch_env:probe",
@@ -68,19 +76,19 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.engine:probe",
+        ".probes.own_process:probe_engine",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),
     Probe(
         "process",
-        ".probes.live_process:probe",
+        ".probes.named_process:probe",
         ("process", "engine", "parallelism", "cache", "frameworks", "kernels", "cpu"),
         subjects=("process",),
     ),
     Probe(
         "server",
-        ".remote.server:probe",
+        ".probes.remote_server:probe",
         ("engine", "parallelism", "cache", "replica"),
         limit_s=SERVER_LIMIT_S,
         subjects=("server",),
@@ -136,7 +144,7 @@ def collect(
     if server is not None:
         context = replace(context, environ={})
     if observed is not None:
-        context = _of_process(context, observed.pid)
+        context = _of_process(context, observed)
     runs = [
         _Run(probe, context)
         for probe in probes
@@ -151,7 +159,7 @@ def collect(
     finally:
         context.stop.set()  # on Ctrl-C or an error, readers end within one block
     if observed is not None:
-        _join(joined, {"process": Section(facts={"read_whole": _still_there(observed)})})
+        _join(joined, {"process": Section(facts={"read_whole": _is_complete(observed)})})
     for name, facts in (overrides or {}).items():
         known = joined.get(name, Section())
         joined[name] = Section(facts={**known.facts, **facts}, volatile=known.volatile)
@@ -159,20 +167,20 @@ def collect(
     return Fingerprint.build(__version__, created, joined)
 
 
-def _of_process(context: Context, pid: int) -> Context:
+def _of_process(context: Context, process: psutil.Process) -> Context:
     """The same for a process that was named: its variables, its view of the files, its workers."""
-    launched, unread = proc.launch_environment(pid)
+    launched, unread = proc.launch_environment(process.pid)
     return replace(
         context,
         environ=launched,
         environ_unread=unread,
-        pid=pid,
-        root=proc.root_of(pid),
-        family=(pid, *proc.descendants(pid)),
+        pid=process.pid,
+        root=root_of(process.pid),
+        family=(process.pid, *proc.descendants(process)),
     )
 
 
-def _still_there(observed: proc.Process) -> Fact:
+def _is_complete(observed: psutil.Process) -> Fact:
     """Whether the readings are all of one process: it may have ended, and its number may have been reused."""
     if proc.is_alive(observed):
         return fact(True, "/proc/PID/stat")
@@ -235,5 +243,5 @@ class _Run:
     def _failed(self, reason: str) -> Sections:
         if self._probe.subjects == ("server",):
             raise EngineFailed(f"the server could not be read: {reason}", "see whether the server is up")
-        failure = unavailable(f"the probe failed: {reason}", f"probe:{self._probe.name}")
+        failure = unavailable(f"the probe failed: {reason}", f"{PROBE}{self._probe.name}")
         return {name: Section(facts={f"probe_{self._probe.name}": failure}) for name in self._probe.sections}

@@ -41,6 +41,18 @@ class Change(Record):
         return self.rule != NO_RULE
 
 
+class SourceChange(Record):
+    """A field of equal value that was read from a different source: other evidence, not drift."""
+
+    section: str
+    field: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.field}: {self.before} → {self.after}"
+
+
 class Drift(Document):
     """The result of `rip drift`: no changes means that both fingerprints read the same."""
 
@@ -51,11 +63,13 @@ class Drift(Document):
     changes: list[Change]
     """The thirteen flat keys first."""
     source_changes: list[str] = []
-    """Readings of equal value whose source differs: other evidence, not drift."""
+    """`other_sources` as text, for readers."""
+    other_sources: list[SourceChange] | None = None
+    """Readings of equal value whose source differs. Documents of rip 0.1 have only the text."""
     ignored: list[Change] | None = None
     """Changes that the user asked to leave out of the result."""
     compared: int | None = None
-    """Fields that both sides could tell."""
+    """Fields that both sides report."""
     not_compared: list[str] | None = None
-    """`section.field` of what a partial fingerprint (pasted text, a server) does not tell, so that nothing
-    is known of it."""
+    """`section.field` of what a partial fingerprint (pasted text, a server) cannot show, so that nothing is
+    known of it."""

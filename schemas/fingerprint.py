@@ -5,6 +5,7 @@ A fact is a value with its source, or `unavailable` with a reason: absence is da
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
@@ -49,6 +50,62 @@ FLAT_KEYS: dict[str, tuple[str, str]] = {
 """The thirteen keys of the flat form and the (section, field) each is read from."""
 
 
+NOT_SET = "not set"
+"""The reason of a variable or option that was looked for and is not set."""
+NO_PERMISSION = "no permission"
+"""Stands in every reason that a lack of permission is the cause of."""
+NOT_EXECUTED = "nothing of another process is executed"
+"""Stands in the reason of what only the program itself could tell."""
+NOT_PASTED = "not in the pasted text"
+TORCH_NOT_LOADED = "torch is not loaded in this process"
+NO_ENGINE_RUN = "no engine has run in this process; a replay states it"
+_OUT_OF_VIEW = (NOT_PASTED, TORCH_NOT_LOADED, NO_ENGINE_RUN)
+PASTED = "pasted:"
+"""Begins the source of every fact that was read from pasted text."""
+STRENGTH = "strength:"
+"""Begins the source of a digest that is missing because another strength of hashing was requested."""
+NOT_VISIBLE = "untold:"
+"""Begins the source of a fact that cannot be seen from where rip reads; what follows names from where."""
+NOT_VISIBLE_FROM_SERVER = f"{NOT_VISIBLE}server"
+PROBE = "probe:"
+"""Begins the source of the fact that a probe failed; what follows names the probe."""
+_ABSENT = "unavailable: "
+NO_TIME = "1970-01-01T00:00:00+00:00"
+"""The time of a fingerprint from a source that does not say when it was made, such as pasted text."""
+
+
+class Observed(StrEnum):
+    """What a fingerprint is of: the values of `process.observed`."""
+
+    SELF = "the process of rip itself"
+    PROCESS = "another process, from outside"
+    SERVER = "a server, by what it answers"
+
+
+class Absence(StrEnum):
+    """Why a fact has no value, as far as a comparison depends on it."""
+
+    UNSET = "unset"
+    """It was looked for and is known not to be set."""
+    NOT_VISIBLE = "not visible"
+    """The source cannot show it, or was not asked for it: it may have any value."""
+    FORBIDDEN = "forbidden"
+    """rip had no permission to read it: it may have any value."""
+    PROBE_FAILED = "probe failed"
+    STATED = "stated"
+    """Another reason, such as `not installed`, which says something about the environment."""
+
+
+def absent_text(reason: str) -> str:
+    """What stands in a table of values, or in the flat form, in place of a value that could not be read."""
+    return _ABSENT + reason
+
+
+def is_absent_text(value: Any) -> bool:
+    """Whether an entry of a table is the reason why there is no value."""
+    return isinstance(value, str) and value.startswith(_ABSENT)
+
+
 class Fact(Record):
     """One reading. Exactly one of `value` and `unavailable` is set."""
 
@@ -64,9 +121,39 @@ class Fact(Record):
             raise ValueError("a fact has either a value or a reason why it is unavailable")
         return self
 
+    @property
+    def absence(self) -> Absence | None:
+        """Why there is no value; None where there is one.
+
+        The document keeps the reason as text and the tag of the source, in every version alike: the kind
+        follows from them here, and nowhere else.
+        """
+        if self.unavailable is None:
+            return None
+        if self.unavailable == NOT_SET:
+            return Absence.UNSET
+        if NO_PERMISSION in self.unavailable:
+            return Absence.FORBIDDEN
+        if self.source.startswith(PROBE):
+            return Absence.PROBE_FAILED
+        hidden = self.unavailable in _OUT_OF_VIEW or NOT_EXECUTED in self.unavailable
+        if hidden or self.source.startswith((NOT_VISIBLE, STRENGTH)):
+            return Absence.NOT_VISIBLE
+        return Absence.STATED
+
+    @property
+    def is_pasted(self) -> bool:
+        """Whether it was read from pasted text."""
+        return self.source.startswith(PASTED)
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it is a digest behind which every byte was read."""
+        return self.value is not None and self.source.endswith("verified")
+
     def text(self) -> str:
         """The value for people, or the reason in words."""
-        return f"unavailable: {self.unavailable}" if self.unavailable is not None else str(self.value)
+        return absent_text(self.unavailable) if self.unavailable is not None else str(self.value)
 
 
 def fact(value: Any, source: str) -> Fact:
@@ -139,7 +226,7 @@ class Fingerprint(Document):
         for key, (section, field) in FLAT_KEYS.items():
             reading = self.get(section, field)
             if reading is None:
-                result[key] = "unavailable: not probed"
+                result[key] = absent_text("not probed")
             else:
                 result[key] = reading.text() if reading.unavailable is not None else reading.value
         return result

@@ -16,7 +16,10 @@ from rip.cli import app
 from typer.main import get_command
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("torch", "transformers", "pyarrow", "duckdb", "numba", "numpy", "jinja2", "httpx", "huggingface_hub")
+HEAVY = (
+    *("torch", "transformers", "pyarrow", "duckdb", "numba", "numpy", "jinja2", "httpx", "huggingface_hub"),
+    "psutil",
+)
 
 # `rip --help` loads not even these. `rip COMMAND --help` must: typer reads parameters with pydantic.
 ALSO_NOT_FOR_THE_OVERVIEW = ("pydantic", "rich")
@@ -103,6 +106,13 @@ def modules() -> list[str]:
         ("replay/wire/sse.py", "def late():\n    from ..proxy import store", "rooms of replay"),
         ("replay/unlisted.py", "", "rooms of replay"),
         ("replay/engines/hf/load.py", "from ..http import client", "engines"),
+        ("fingerprint/probes/cpu.py", "from .. import collect", "fingerprint"),
+        ("fingerprint/drift/compare.py", "from ..present import drift_report", "fingerprint"),
+        (
+            "fingerprint/model/hashing.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..probes import cpu",
+            "fingerprint",
+        ),
         ("diverge/verb.py", "def late():\n    from ..cli import main", "one import direction"),
         ("commands/demo.py", "from ..cli import main", "one import direction"),
         ("experiments/lanes/resolve.py", "from ..replay_plan import options", "experiments"),

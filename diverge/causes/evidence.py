@@ -19,7 +19,7 @@ from ...schemas.findings.execution import (
 from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
 from ...schemas.findings.statement import SIDES
 from ...schemas.findings.unseen import NoEvidence
-from ...schemas.fingerprint import Fact
+from ...schemas.fingerprint import Absence, Fact
 from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site, TraceHeader
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
@@ -32,8 +32,6 @@ from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, names_of, normal
 Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
 """Numbers of the execution shape of a row."""
-_UNSET = "not set"
-"""How a reading begins that says that a variable has no value, which is a value of its own."""
 _NO_CIRCUMSTANCE = ("neighbours", "repeat")
 """Settings that the shapes of the passes tell better, or that change no row."""
 _NO_CIRCUMSTANCES = frozenset({"sampling", "process", "cache", "replica"})
@@ -317,4 +315,4 @@ def _is_known(fact: Fact | None) -> bool:
     """It has a value, or is known to be unset."""
     if fact is None:
         return False
-    return fact.unavailable is None or fact.unavailable.startswith(_UNSET)
+    return fact.absence in (None, Absence.UNSET)

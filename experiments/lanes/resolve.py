@@ -228,7 +228,7 @@ class ResolvedLane:
 
     def _of_server(self, reference: ModelRef | None) -> Fingerprint:
         from ...fingerprint.collect import collect
-        from ...fingerprint.context import Server
+        from ...fingerprint.remote.address import Server
 
         assert self.request.url is not None
         return collect(reference, server=Server(self.request.url, self._key))

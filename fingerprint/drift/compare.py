@@ -7,22 +7,22 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ...schemas.base import canonical_json
-from ...schemas.change import NO_RULE, Change, Drift
+from ...schemas.change import NO_RULE, Change, Drift, SourceChange
 from ...schemas.claim import LEVELS, Level
 from ...schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint
 from ..rules import Compared, advice, rule_for
-from .partial import HOW_READ, fields_vary, is_pasted, is_untold
+from .comparable import OBSERVED, fields_vary, is_pasted, is_unknown
 
 GROUPS: tuple[str, ...] = (*reversed(LEVELS), "no rule", "none")
 """What a change can be, gravest first: the level it puts at risk, unknown, or known to risk none."""
 
 
 def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
-    """The fields that read differently, most telling first. Volatile readings are not compared.
+    """The fields that read differently, flat keys first. Volatile readings are not compared.
 
     A reading that has the same value from another source is not a change (see `source_changes`). Two
     readings that are unavailable for the same reason are equal; a value against `unavailable` is a change,
-    and so is a field that only one of the two has. What a source cannot tell, or was not asked for (a pasted
+    and so is a field that only one of the two has. What a source cannot show, or was not asked for (a pasted
     text, a server, a weaker strength of hashing), is not compared, be it on one side or on both (see
     `not_compared`).
     """
@@ -30,11 +30,11 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
     changes = []
     for section, field in _fields(base, now):
         before, after = base.get(section, field), now.get(section, field)
-        if _is_untold(before, after, vary, pasted):
+        if _is_hidden(before, after, vary, pasted):
             continue
         if pasted:
             before, after = _common(before, after)
-        if not _says_the_same(before, after):
+        if not _reads_equal(before, after):
             rule = rule_for(section, field, Compared(section, field, before, after, base, now))
             changes.append(
                 Change(
@@ -52,36 +52,36 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
 
 
 def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
-    """`section.field` of what one or both do not tell, so that nothing is known of a change."""
+    """`section.field` of what one or both cannot show, so that nothing is known of a change."""
     vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
     return [
         f"{section}.{field}"
         for section, field in _fields(base, now)
-        if _is_untold(base.get(section, field), now.get(section, field), vary, pasted)
+        if _is_hidden(base.get(section, field), now.get(section, field), vary, pasted)
     ]
 
 
 def without_field(base: Fingerprint, now: Fingerprint, ignore: Iterable[str]) -> list[str]:
-    """The patterns that fit no `section.field` of either fingerprint: most likely a slip of the pen."""
+    """The patterns that fit no `section.field` of either fingerprint: most likely a typing error."""
     names = [f"{section}.{field}" for section, field in _fields(base, now)]
     return [each for each in ignore if not any(fnmatchcase(name, each) for name in names)]
 
 
-def source_changes(base: Fingerprint, now: Fingerprint) -> list[str]:
-    """Readings of equal value whose source differs, in words: weaker or stronger evidence, not drift.
+def source_changes(base: Fingerprint, now: Fingerprint) -> list[SourceChange]:
+    """Readings of equal value whose source differs: weaker or stronger evidence, not drift.
 
     That another kind of fingerprint has other sources goes without saying.
     """
     if fields_vary(base, now):
         return []
     return [
-        f"{section}.{field}: {before.source} → {after.source}"
+        SourceChange(section=section, field=field, before=before.source, after=after.source)
         for section, field in _fields(base, now)
         if (before := base.get(section, field)) is not None
         and (after := now.get(section, field)) is not None
         and before.source != after.source
-        and before.unavailable is None  # who could not tell is no evidence of anything
-        and _says_the_same(before, after)
+        and before.unavailable is None  # a failed reading is no evidence of anything
+        and _reads_equal(before, after)
     ]
 
 
@@ -96,7 +96,7 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
     patterns = tuple(ignore)
     changes = drift(base, now)
     ignored = [change for change in changes if any(fnmatchcase(change.name, each) for each in patterns)]
-    untold = not_compared(base, now)
+    hidden, sources = not_compared(base, now), source_changes(base, now)
     both = [
         f"{section}.{field}"
         for section, field in _fields(base, now)
@@ -106,10 +106,11 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
         base_root_digest=base.root_digest,
         now_root_digest=now.root_digest,
         changes=[change for change in changes if change not in ignored],
-        source_changes=source_changes(base, now),
+        source_changes=[str(change) for change in sources],
+        other_sources=sources or None,
         ignored=ignored or None,
-        compared=len({*both} - {*untold, HOW_READ}),
-        not_compared=untold or None,
+        compared=len({*both} - {*hidden, OBSERVED}),
+        not_compared=hidden or None,
     )
 
 
@@ -148,14 +149,14 @@ def _fields(base: Fingerprint, now: Fingerprint) -> list[tuple[str, str]]:
         for section, content in fingerprint.sections.items()
         for field in content.facts
     }
-    first = {place: rank for rank, place in enumerate(FLAT_KEYS.values())}
+    first = {field: rank for rank, field in enumerate(FLAT_KEYS.values())}
     order = {section: rank for rank, section in enumerate(SECTIONS)}
     return sorted(
-        found, key=lambda place: (first.get(place, len(first)), order.get(place[0], len(order)), *place)
+        found, key=lambda field: (first.get(field, len(first)), order.get(field[0], len(order)), *field)
     )
 
 
-def _says_the_same(before: Fact | None, after: Fact | None) -> bool:
+def _reads_equal(before: Fact | None, after: Fact | None) -> bool:
     if before is None or after is None:
         return before is after
     # Canonical JSON, because Python takes True for 1, and a stored document keeps large integers as text.
@@ -163,21 +164,21 @@ def _says_the_same(before: Fact | None, after: Fact | None) -> bool:
     return readings[0] == readings[1]
 
 
-def _is_untold(before: Fact | None, after: Fact | None, fields_vary: bool, pasted: bool) -> bool:
-    """Whether one side does not tell, or both: then nothing is known, whatever reason they give.
+def _is_hidden(before: Fact | None, after: Fact | None, fields_vary: bool, pasted: bool) -> bool:
+    """Whether one side or both cannot show it: then nothing is known, whatever reason they give.
 
     Args:
         before: Of the base.
         after: Of the present one.
-        fields_vary: That a field is missing tells nothing, nor that it has no value for another reason.
+        fields_vary: A missing field means nothing, nor does a different reason for having no value.
         pasted: Of tables only the entries that both have are compared; these may be none.
     """
-    if any(reading is not None and is_untold(reading) for reading in (before, after)):
+    if any(reading is not None and is_unknown(reading) for reading in (before, after)):
         return True
     if before is None or after is None:
         return fields_vary
     if before.unavailable is not None and after.unavailable is not None:
-        # Why there is no value depends on how one looked.
+        # Why there is no value depends on how it was read.
         return fields_vary and before.unavailable != after.unavailable
     one, other = before.value, after.value
     tables = isinstance(one, dict) and isinstance(other, dict) and bool(one or other)

@@ -26,17 +26,15 @@ class Package:
     """Where it was installed from, when that was no index."""
 
 
-def is_verified(reading: Fact | None) -> bool:
-    """Whether every byte behind a digest was read. A weaker digest is never passed on as a hash."""
-    return reading is not None and reading.value is not None and reading.source.endswith("verified")
-
-
 def verified_files(fingerprint: Fingerprint) -> dict[str, str]:
-    """File name → SHA-256 of the model's weights and tokenizer files whose every byte was read."""
+    """File name → SHA-256 of the model's weights and tokenizer files whose every byte was read.
+
+    A weaker digest is never passed on as a hash.
+    """
     found: dict[str, str] = {}
     for section in ("model", "tokenizer"):
         reading = fingerprint.get(section, "files")
-        if reading is None or not is_verified(reading) or not isinstance(reading.value, dict):
+        if reading is None or not reading.is_verified or not isinstance(reading.value, dict):
             continue
         for name, entry in reading.value.items():
             digest = entry.get("sha256") if isinstance(entry, dict) else entry

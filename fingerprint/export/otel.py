@@ -12,20 +12,20 @@ from ...schemas.envelope import Envelope
 
 def attributes(envelope: Envelope) -> dict[str, Any]:
     """Attribute name → value of one request, and of the response that was recorded with it."""
-    asked = envelope.sampling
-    stop = asked.stop_strings() if asked else []
+    sampling = envelope.sampling
+    stop = sampling.stop_strings() if sampling else []
     found: dict[str, Any] = {"gen_ai.operation.name": "chat" if envelope.messages else "text_completion"}
-    if asked is not None:
+    if sampling is not None:
         found |= {
-            "gen_ai.request.seed": asked.seed,
-            "gen_ai.request.temperature": asked.temperature,
-            "gen_ai.request.top_p": asked.top_p,
-            "gen_ai.request.top_k": asked.top_k,
-            "gen_ai.request.max_tokens": asked.max_tokens,
+            "gen_ai.request.seed": sampling.seed,
+            "gen_ai.request.temperature": sampling.temperature,
+            "gen_ai.request.top_p": sampling.top_p,
+            "gen_ai.request.top_k": sampling.top_k,
+            "gen_ai.request.max_tokens": sampling.max_tokens,
             "gen_ai.request.stop_sequences": stop or None,
-            "gen_ai.request.frequency_penalty": asked.frequency_penalty,
-            "gen_ai.request.presence_penalty": asked.presence_penalty,
-            "gen_ai.request.choice.count": asked.n,
+            "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+            "gen_ai.request.presence_penalty": sampling.presence_penalty,
+            "gen_ai.request.choice.count": sampling.n,
         }
     model = (envelope.model_extra or {}).get("model")
     found["gen_ai.request.model"] = model if isinstance(model, str) else None

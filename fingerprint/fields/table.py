@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..probes.os_env import VARIABLES
-from . import machine as fields_machine
-from . import model as fields_model
+from . import machine_fields as fields_machine
+from . import model_fields as fields_model
+from .variables import VARIABLES
 
 
 @dataclass(frozen=True)

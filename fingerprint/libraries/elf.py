@@ -1,7 +1,7 @@
 """What an ELF file says of itself: build-id, SONAME and the libraries it needs. It never loads or runs one.
 
-A build-id is made from the contents when a library is linked, so it tells apart two builds of one version.
-Files may be truncated or hostile: reading is bounded, and every failure becomes a reason in words.
+A build-id is made from the contents when a library is linked, so it distinguishes two builds of one version.
+Files may be truncated or hostile: reading is bounded, and every failure becomes a reason.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def parse_elf(read: Read, size: int) -> Elf:
                     elif tag.entry.d_tag == "DT_NEEDED":
                         needed.append(_name(tag.needed))
     except Exception as error:  # of a damaged file the parser may raise anything; that it did is the finding
-        return Elf(build_id, soname, tuple(needed), bits, _in_words(error))
+        return Elf(build_id, soname, tuple(needed), bits, _describe(error))
     return Elf(build_id, soname, tuple(needed), bits)
 
 
@@ -100,7 +100,7 @@ def _name(text: str) -> str:
     )
 
 
-def _in_words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, _TooMuch):
         return str(error)
     return "not a whole ELF file"

@@ -14,9 +14,9 @@ from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import BadInput
-from ..files import open_regular
+from ..untrusted.files import open_regular
 from .ref import GGUF_MAGIC
-from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_places
+from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ class GgufHeader:
     metadata: dict[str, Any]
     """All key-value pairs as plain JSON values; a string that is not UTF-8 is `{"bytes": <hex>}`."""
     layout: Layout | LayoutFault
-    """Where the tensors lie, or why that cannot be told."""
+    """Where the tensors lie, or why that is unknown."""
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def read_header(path: Path) -> GgufHeader:
             metadata = reader.metadata()
             try:
                 tensors, start = reader.tensors(metadata.get("general.alignment", _ALIGNMENT))
-                check_places(tensors, start, state.st_size, reader.alignment)
+                check_offsets(tensors, start, state.st_size, reader.alignment)
                 return GgufHeader(metadata, Layout(tensors, _sha256(file, start), state))
             except (LayoutFault, _Corrupt) as fault:
                 return GgufHeader(metadata, LayoutFault(str(fault)))

@@ -1,6 +1,6 @@
 """Files to digests: one read feeds a file's SHA-256 and its tensors' digests, several files at once.
 
-It is told where tensors lie and does not interpret them; files are opened read-only.
+It gets the offsets of tensors and does not interpret them; files are opened read-only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
-from ..context import Progress, Stopped
-from ..files import open_regular
+from ..untrusted.files import open_regular
+from .read_options import Progress, Stopped
 from .tensor_stream import TensorStream, groups_of, kind_of
 from .tensors import DIGEST_BYTES, Layout
 
 if TYPE_CHECKING:
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 BLOCK_BYTES = 1024 * 1024
 """Small enough to stay in the processor's cache between the digests that are fed with it."""
@@ -62,7 +62,7 @@ class Reading:
     contents: tuple[bytes, ...]
     """Digests of its tensors' bytes, in the order of the layout (see `tensors`)."""
     sampled: tuple[bytes, ...]
-    """The same of the windows of each tensor (see `windows`)."""
+    """The same of the windows of each tensor (see `tensor_stream`)."""
     size: int
     cached: bool
 

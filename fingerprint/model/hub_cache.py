@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import read_small
+from ..untrusted.files import read_small
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLE_SECONDS = 1.0
@@ -48,18 +48,18 @@ def claim_of(path: Path) -> Claim | None:
 def unfinished_downloads(folder: Path) -> list[str]:
     """Names of files that a download left incomplete, in a snapshot's repository or a downloaded folder."""
     repository = repository_of(folder)
-    places = [repository / "blobs"] if repository else [folder / ".cache" / "huggingface" / "download"]
+    folders = [repository / "blobs"] if repository else [folder / ".cache" / "huggingface" / "download"]
     try:
-        return sorted(path.name for place in places for path in place.glob("*.incomplete"))
+        return sorted(path.name for each in folders for path in each.glob("*.incomplete"))
     except OSError:
         return []
 
 
 def repository_of(snapshot: Path) -> Path | None:
     """The `models--org--name` folder of a snapshot in a cache; None for any other folder."""
-    whole = snapshot.absolute()
-    is_snapshot = whole.parent.name == "snapshots" and whole.parent.parent.name.startswith("models--")
-    return whole.parent.parent if is_snapshot else None
+    absolute = snapshot.absolute()
+    is_snapshot = absolute.parent.name == "snapshots" and absolute.parent.parent.name.startswith("models--")
+    return absolute.parent.parent if is_snapshot else None
 
 
 def refs_to(snapshot: Path) -> list[str]:

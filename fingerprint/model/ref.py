@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ...schemas.errors import BadInput, MissingPackage
-from ..files import read_small
+from ..untrusted.files import read_small
 from .hub_cache import cached_snapshot, repository_of, unfinished_downloads
 
 if TYPE_CHECKING:
@@ -195,18 +195,18 @@ def _check_regular(path: Path, name: str) -> None:
     if path.is_file() or not (path.is_symlink() or path.exists()):
         return
     what = "a link that leads nowhere" if path.is_symlink() else "no regular file"
-    raise BadInput(f"{name}: {path.name} is {what}", "finish the download, or mend the link")
+    raise BadInput(f"{name}: {path.name} is {what}", "finish the download, or fix the link")
 
 
 def _check_numbered(found: list[Path], name: str) -> None:
     """Shards that lie there without an index say by their names how many belong together."""
-    there = {path.name for path in found}
+    present = {path.name for path in found}
     series = {
-        (match["stem"], match["parts"], match["suffix"]) for match in map(_SHARD.fullmatch, there) if match
+        (match["stem"], match["parts"], match["suffix"]) for match in map(_SHARD.fullmatch, present) if match
     }
     for stem, parts, suffix in sorted(series):
         names = [f"{stem}-{part:05d}-of-{parts}{suffix}" for part in range(1, int(parts) + 1)]
-        missing = [shard for shard in names if shard not in there]
+        missing = [shard for shard in names if shard not in present]
         if missing:
             raise _missing(name, len(missing), len(names), missing[0])
 

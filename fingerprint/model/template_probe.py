@@ -20,7 +20,7 @@ from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
 
 if TYPE_CHECKING:
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 PROBE = "template-probe/1"
 """Its number changes with the conversations, the constant date, or how they are rendered."""

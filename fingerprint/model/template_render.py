@@ -1,7 +1,7 @@
 """A program of its own that renders chat templates: JSON on standard input, JSON on standard output.
 
 It runs in a child process with limits on time and memory, because a template is a program that anybody may
-have written. It imports nothing of rip, and jinja2 from the module path that it is told.
+have written. It imports nothing of rip, and jinja2 from the module path that it gets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 MAX_TEXT = 1_000_000
 """Characters of one rendered conversation; no real one comes near."""
 _NOW = datetime(2024, 7, 26, 12, 0, 0)
-"""What templates are told that the time is: a date that stays."""
+"""The time that templates see: a constant date."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

@@ -1,15 +1,25 @@
-"""A file's bytes, in order, to the digests of its tensors or of their windows. It reads nothing itself."""
+"""A file's bytes, in order, to the digests of its tensors or of their windows. It reads nothing itself.
+
+The windows of a tensor are what strength `sampled` reads: eight of 4 KiB, at offsets that follow from its
+name. A tensor of up to 32 KiB is read whole. A larger one of n bytes is cut into eight parts, part i from
+n·i//8 to n·(i+1)//8, and one window begins in each at r_i mod (length of the part − 4095), where r_i is the
+i-th little-endian 64-bit word of BLAKE3(`rip sampled windows/1`, line feed, name). The same windows are read
+everywhere, so sampled digests compare; a change outside of them is not seen.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from blake3 import blake3
 
 from .tensors import Tensor
-from .windows import windows_of
 
+WINDOWS = 8
+WINDOW_BYTES = 4096
+_SEED = b"rip sampled windows/1\n"
 GROUP_BYTES = 256 * 1024 * 1024
 """Tensors are read and remembered in groups of about this size, so that large files are shared out among
 cores where no SHA-256 of the whole is asked for, and a killed run loses little."""
@@ -54,6 +64,20 @@ class TensorStream:
         """A digest a tensor, in their order, after all ranges were fed."""
         empty = blake3().digest()  # tensors without bytes are never fed
         return [digest if digest is not None else empty for digest in self._digests]
+
+
+def windows_of(tensor: Tensor) -> list[tuple[int, int]]:
+    """(begin, end) in the file, ascending, without overlap."""
+    size = tensor.end - tensor.begin
+    if size <= WINDOWS * WINDOW_BYTES:
+        return [(tensor.begin, tensor.end)]
+    numbers = struct.unpack(f"<{WINDOWS}Q", blake3(_SEED + tensor.name.encode()).digest(length=8 * WINDOWS))
+    found = []
+    for part, number in enumerate(numbers):
+        low, high = size * part // WINDOWS, size * (part + 1) // WINDOWS
+        begin = tensor.begin + low + number % (high - low - WINDOW_BYTES + 1)
+        found.append((begin, begin + WINDOW_BYTES))
+    return found
 
 
 def groups_of(tensors: Sequence[Tensor]) -> Iterator[slice]:

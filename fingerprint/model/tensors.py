@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from blake3 import blake3
 
-from ..files import open_regular
+from ..untrusted.files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ _LAYER = re.compile(r"(?:.*?\.)??\d+(?=\.|$)")
 
 
 class LayoutFault(Exception):
-    """Why a file's tensors cannot be told apart, in words."""
+    """Why a file's tensors cannot be separated."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Tensor:
         Raises:
             LayoutFault: The name is not Unicode text (half a character), so that it has no canonical form.
         """
-        said = {"dtype": self.dtype, "name": self.name, "shape": list(self.shape)}
+        entry = {"dtype": self.dtype, "name": self.name, "shape": list(self.shape)}
         try:
-            return (_AS_LINE(said) + "\n").encode()
+            return (_AS_LINE(entry) + "\n").encode()
         except UnicodeEncodeError:
             raise LayoutFault(f"a tensor's name has half a character: {self.name!r}") from None
 
@@ -137,20 +137,20 @@ def safetensors_layout(path: Path) -> Layout:
         header = file.read(length)
     if len(header) != length:
         raise LayoutFault("it became shorter while it was read")
-    said_by_name = _table(header)
-    metadata = said_by_name.pop("__metadata__", {})
+    entries = _table(header)
+    metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise LayoutFault("its __metadata__ is not a table of texts")
     start = _LENGTH_BYTES + length
     tensors = sorted(
-        (_tensor(name, said, start) for name, said in said_by_name.items()),
+        (_tensor(name, entry, start) for name, entry in entries.items()),
         key=lambda tensor: (tensor.begin, tensor.end),
     )
-    check_places(tensors, start, state.st_size)
+    check_offsets(tensors, start, state.st_size)
     return Layout(tuple(tensors), hashlib.sha256(length_bytes + header).hexdigest(), state, metadata)
 
 
-def check_places(tensors: Iterable[Tensor], start: int, size: int, padding: int = 1) -> None:
+def check_offsets(tensors: Iterable[Tensor], start: int, size: int, padding: int = 1) -> None:
     """Tensors in order of their places fill the file from `start` on, without overlap or hole.
 
     Args:
@@ -199,14 +199,14 @@ def _table(header: bytes) -> dict[str, Any]:
     return table
 
 
-def _tensor(name: str, said: Any, start: int) -> Tensor:
+def _tensor(name: str, entry: Any, start: int) -> Tensor:
     fault = LayoutFault(f"its header does not describe tensor {name!r}")
-    if not isinstance(said, dict):
+    if not isinstance(entry, dict):
         raise fault
-    dtype, shape, place = said.get("dtype"), said.get("shape"), said.get("data_offsets")
-    if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(place) or len(place) != 2:
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise fault
-    begin, end = place
+    begin, end = offsets
     bits = _BITS.get(dtype)
     if begin > end or (bits is not None and math.prod(shape) * bits != (end - begin) * 8):
         raise LayoutFault(f"tensor {name!r}: {end - begin} bytes do not fit {dtype} {shape}")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..plain_json import read_any_object, read_object
+from ..untrusted.files import read_any_object, read_object
 from .ref import VOCABULARY_PATTERNS, ModelRef
 from .weights import VERIFIED
 
 if TYPE_CHECKING:
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 TOKENIZER_FIELDS = ("sha256", "files", "special_tokens")
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -113,13 +113,13 @@ def _roles(config: dict[str, Any] | str) -> Iterator[tuple[str, str | list[str]]
     """Role → token or tokens, of a tokenizer_config.json or special_tokens_map.json."""
     if isinstance(config, str):
         return
-    for role, said in config.items():
+    for role, value in config.items():
         if role in _LISTS:
-            if isinstance(said, dict):
-                yield from ((str(name), text) for name, token in said.items() if (text := _text(token)))
-            elif isinstance(said, list):
-                yield role, [text for token in said if (text := _text(token))]
-        elif role.endswith("_token") and (text := _text(said)):
+            if isinstance(value, dict):
+                yield from ((str(name), text) for name, token in value.items() if (text := _text(token)))
+            elif isinstance(value, list):
+                yield role, [text for token in value if (text := _text(token))]
+        elif role.endswith("_token") and (text := _text(value)):
             yield role, text
 
 
@@ -135,12 +135,12 @@ def _with_ids(roles: Mapping[str, str | list[str]], id_of: Callable[[str], int |
         return {"token": token} if number is None else {"token": token, "id": number}
 
     return {
-        role: shown(said)
-        if isinstance(said, str)
-        else [shown(token) for token in said]
-        if len(said) <= MAX_LISTED
-        else {"count": len(said), "sha256": sha256_of([shown(token) for token in said])}
-        for role, said in sorted(roles.items())
+        role: shown(value)
+        if isinstance(value, str)
+        else [shown(token) for token in value]
+        if len(value) <= MAX_LISTED
+        else {"count": len(value), "sha256": sha256_of([shown(token) for token in value])}
+        for role, value in sorted(roles.items())
     }
 
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.base import sha256_of
 from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ..context import Progress
 from .gguf_metadata import GgufHeader
 from .hashing import Job, Reading, read_files, sample_tensors, unreadable
 from .hub_cache import claim_of
+from .read_options import ReadOptions
 from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
 if TYPE_CHECKING:
-    import threading
-
-    from .cache import DigestCache
+    from .digest_cache import DigestCache
 
 VERIFIED = "file-sha256:verified"
 TENSORS_VERIFIED = "tensor-blake3:verified"
@@ -45,17 +43,6 @@ Layouts = Mapping[Path, Layout | LayoutFault]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How weights are to be read."""
-
-    strength: Strength = "verified"
-    fast: bool = False
-    """Leave out the SHA-256 of files whose tensors are read anyway."""
-    progress: Progress | None = None
-    stop: threading.Event | None = None
-
-
-@dataclass(frozen=True)
 class Weights:
     """What was found."""
 
@@ -67,7 +54,7 @@ class Weights:
 
 
 def layouts_of(files: Sequence[Path], gguf: Mapping[Path, GgufHeader]) -> Layouts:
-    """Where the tensors of each weights file lie, or why that cannot be told.
+    """Where the tensors of each weights file lie, or why that is unknown.
 
     Raises:
         BadInput: A file cannot be read.
@@ -87,13 +74,13 @@ def _layout(path: Path) -> Layout | LayoutFault:
 
 
 def read_weights(
-    layouts: Layouts, asked: Asked, cache: DigestCache | None, others: Sequence[Path] = ()
+    layouts: Layouts, options: ReadOptions, cache: DigestCache | None, others: Sequence[Path] = ()
 ) -> Weights:
     """Facts about weights files.
 
     Args:
         layouts: Of each weights file.
-        asked: How they are to be read.
+        options: How they are to be read.
         cache: Digests of earlier runs.
         others: Files that are read in the same go, such as a tokenizer's; always whole.
 
@@ -102,18 +89,18 @@ def read_weights(
     """
     known = {path: layout for path, layout in layouts.items() if isinstance(layout, Layout)}
     tensors = _Tensors.of(layouts)
-    is_fast = asked.fast and tensors.reason is None  # otherwise nothing would tell the weights apart
+    is_fast = options.fast and tensors.reason is None  # otherwise nothing would identify the weights
     jobs = [Job(path) for path in others]
-    if asked.strength == "verified":
+    if options.strength == "verified":
         jobs += [Job(path, known.get(path), sha256=not is_fast) for path in layouts]
-    readings = read_files(jobs, asked.progress, cache, asked.stop)
-    if asked.strength == "verified":
+    readings = read_files(jobs, options.progress, cache, options.stop)
+    if options.strength == "verified":
         weights = {path: readings[path] for path in layouts}
         facts = _verified(weights, is_fast) | tensors.verified(weights)
     else:
-        facts = _claimed(layouts, asked.strength)
-        if asked.strength == "sampled":
-            facts |= tensors.sampled(sample_tensors(tensors.layouts, asked.stop))
+        facts = _claimed(layouts, options.strength)
+        if options.strength == "sampled":
+            facts |= tensors.sampled(sample_tensors(tensors.layouts, options.stop))
         else:
             facts |= dict.fromkeys(
                 ("tensors_root", "tensors", "sampled_root", "sampled_tensors"), not_read("claimed")
@@ -121,7 +108,7 @@ def read_weights(
     facts |= tensors.described()
     return Weights(
         {name: facts[name] for name in WEIGHT_FIELDS},
-        cached=asked.strength == "verified" and all(readings[path].cached for path in layouts),
+        cached=options.strength == "verified" and all(readings[path].cached for path in layouts),
         readings=readings,
     )
 
@@ -161,22 +148,22 @@ def _verified(weights: Mapping[Path, Reading], is_fast: bool) -> dict[str, Fact]
 def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
     files: dict[str, dict[str, Any]] = {}
     sources: set[str] = set()
-    doubts: list[Fact] = []
+    reasons: list[Fact] = []
     for path, layout in layouts.items():
         claim = claim_of(path)
         if claim is None:
             reason = f"nothing claims a digest of {path.name}: read it with --strength verified"
-            doubts.append(unavailable(reason, f"strength:{strength}"))
+            reasons.append(unavailable(reason, f"strength:{strength}"))
         elif isinstance(layout, LayoutFault) and path.suffix in (".safetensors", ".gguf"):
             reason = f"{path.name} is claimed to be {claim.sha256[:12]}…, but {layout}"
-            doubts.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
+            reasons.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
         else:
             files[path.name] = {"sha256": claim.sha256, "size": _size(path)}
             sources.add(claim.source)
     source = "+".join(sorted(sources))
     return {
-        "sha256": doubts[0] if doubts else fact(_of_files(files), source),
-        "files": doubts[0] if doubts else fact(files, source),
+        "sha256": reasons[0] if reasons else fact(_of_files(files), source),
+        "files": reasons[0] if reasons else fact(files, source),
         "contradicted_claims": not_read(strength),
     }
 
@@ -199,7 +186,7 @@ def _of_files(files: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class _Tensors:
-    """All tensors of a model over its files, or why they cannot be told."""
+    """All tensors of a model over its files, or why they are unknown."""
 
     layouts: dict[Path, Layout]
     reason: str | None
@@ -229,11 +216,11 @@ class _Tensors:
                 unavailable(self.reason, HEADER),
             )
         tensors = self.all()
-        said = {sha256_of(layout.metadata) for layout in self.layouts.values()}
+        metadata = {sha256_of(layout.metadata) for layout in self.layouts.values()}
         return {
             "layout_sha256": fact(layout_sha256(tensors), HEADER),
             "tensor_dtypes": fact(dict(sorted(Counter(tensor.dtype for tensor in tensors).items())), HEADER),
-            "weights_metadata_sha256": fact(sha256_of(sorted(said)), HEADER),
+            "weights_metadata_sha256": fact(sha256_of(sorted(metadata)), HEADER),
         }
 
     def verified(self, readings: Mapping[Path, Reading]) -> dict[str, Fact]:

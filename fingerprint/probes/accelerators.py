@@ -14,21 +14,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import packages
-from ..bounded import run
-from ..gpus import answers as nvidia_answers
-from ..gpus.listening import heard, program
+from ..gpus import nvidia_query
+from ..gpus.child_readings import child_command, parse_readings
+from ..process import installed_packages
+from ..untrusted.program import run
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
 LIMIT_S = 6.0
 """Seconds that each tool may take."""
 _AMD_TOOL = ("amd-smi", "static", "--json")
 _ASCEND_TOOL = ("npu-smi", "info")
 _INTEL_TOOL = ("xpu-smi", "discovery", "-j")
-_NOT_SAID = ("N/A", "", None, "unknown")
-# What of AMD's long answer tells one machine from another; clocks, limits and counters are left out.
+_NOT_STATED = ("N/A", "", None, "unknown")
+# What of AMD's long answer distinguishes machines; clocks, limits and counters are left out.
 _AMD_PARTS: dict[str, tuple[str, ...]] = {
     "asic": (
         *("market_name", "vendor_id", "device_id", "rev_id", "asic_serial", "num_compute_units"),
@@ -52,8 +52,13 @@ _NPU_VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
 def probe(context: Context) -> dict[str, Section]:
     """Fields `amd`, `ascend`, `intel_xpu` and `torch_npu` of section `gpus`."""
     amd, ascend, intel = _amd(context), _ascend(context), _intel(context)
-    facts = {"amd": amd, "ascend": ascend, "intel_xpu": intel, "torch_npu": packages.version("torch_npu")}
-    if nvidia_answers.absent(nvidia_answers.NVML) is not None:
+    facts = {
+        "amd": amd,
+        "ascend": ascend,
+        "intel_xpu": intel,
+        "torch_npu": installed_packages.version("torch_npu"),
+    }
+    if nvidia_query.why_absent(nvidia_query.NVML) is not None:
         facts |= _summary(facts)
     return {"gpus": Section(facts=facts)}
 
@@ -79,7 +84,7 @@ def _joined(*parts: str | None) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _ask_tool(command: tuple[str, ...], context: Context, read: Callable[[str], dict[str, Any]]) -> Fact:
+def _run_tool(command: tuple[str, ...], context: Context, read: Callable[[str], dict[str, Any]]) -> Fact:
     source = " ".join(command)
     tool = shutil.which(command[0])
     if tool is None:
@@ -91,31 +96,35 @@ def _ask_tool(command: tuple[str, ...], context: Context, read: Callable[[str], 
         found = {}
     if found.get("devices"):
         return fact(found, source)
-    return unavailable(output.trouble or "it lists no device, or in a form that rip does not know", source)
+    return unavailable(
+        str(output.failure or "it lists no device, or in a form that rip does not know"), source
+    )
 
 
 def _amd(context: Context) -> Fact:
     if importlib.util.find_spec("amdsmi") is not None:
-        answered = _ask_amdsmi(context)
-        if answered.value is not None or shutil.which(_AMD_TOOL[0]) is None:
-            return answered
+        reading = _read_amdsmi(context)
+        if reading.value is not None or shutil.which(_AMD_TOOL[0]) is None:
+            return reading
     if shutil.which(_AMD_TOOL[0]) is None:
         return unavailable("amd-smi is not on the PATH, and the package amdsmi is not installed", "amd-smi")
-    return _ask_tool(_AMD_TOOL, context, _read_amd)
+    return _run_tool(_AMD_TOOL, context, _read_amd)
 
 
-def _ask_amdsmi(context: Context) -> Fact:
-    output = run(program("ask_amd", LIMIT_S), LIMIT_S, context.stop)
-    answers = heard("amdsmi", "amdsmi", output, lambda code, words: words)
+def _read_amdsmi(context: Context) -> Fact:
+    output = run(child_command("child_amd", LIMIT_S), LIMIT_S, context.stop)
+    readings = parse_readings("amdsmi", "amdsmi", output)
     devices = {}
-    for index in answers.gpus:
-        card = {name: answers.told[name][index] for name in answers.told if index in answers.told[name]}
-        devices[index] = _card({**card, "bus": {"bdf": card.get("bdf")}}) | _said(
+    for index in readings.gpus:
+        card = {
+            name: readings.values[name][index] for name in readings.values if index in readings.values[name]
+        }
+        devices[index] = _card({**card, "bus": {"bdf": card.get("bdf")}}) | _stated(
             {name: card.get(name) for name in ("uuid", "compute_partition", "memory_partition")}
         )
     if devices:
         return fact({"devices": devices}, "amdsmi")
-    count = answers.of_machine("count")
+    count = readings.of_machine("count")
     return count if count.value is None else unavailable("it lists no GPU", "amdsmi")
 
 
@@ -132,7 +141,7 @@ def _card(card: dict[str, Any]) -> dict[str, Any]:
         values = card.get(part)
         if isinstance(values, dict):
             plain = part in ("asic", "bus", "partition")
-            found |= _said(
+            found |= _stated(
                 {
                     name if plain else f"{part}_{name}": _amount(
                         values.get(name, values.get(f"{part}_{name}"))
@@ -150,12 +159,12 @@ def _amount(value: Any) -> Any:
     return value
 
 
-def _said(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in _NOT_SAID}
+def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in _NOT_STATED}
 
 
 def _ascend(context: Context) -> Fact:
-    return _ask_tool(_ASCEND_TOOL, context, _read_npu_smi)
+    return _run_tool(_ASCEND_TOOL, context, _read_npu_smi)
 
 
 def _read_npu_smi(text: str) -> dict[str, Any]:
@@ -175,7 +184,7 @@ def _read_npu_smi(text: str) -> dict[str, Any]:
 
 
 def _intel(context: Context) -> Fact:
-    return _ask_tool(_INTEL_TOOL, context, _read_xpu_smi)
+    return _run_tool(_INTEL_TOOL, context, _read_xpu_smi)
 
 
 def _read_xpu_smi(text: str) -> dict[str, Any]:
@@ -191,6 +200,7 @@ def _read_xpu_smi(text: str) -> dict[str, Any]:
     devices = json.loads(text)["device_list"]
     return {
         "devices": {
-            str(device["device_id"]): _said({name: device.get(name) for name in names}) for device in devices
+            str(device["device_id"]): _stated({name: device.get(name) for name in names})
+            for device in devices
         }
     }

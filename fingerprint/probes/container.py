@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..process import proc
+from ..process import proc, root_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..context import Context
+    from .context import Context
 
 MARKS: tuple[tuple[str, str], ...] = (
     ("docker", "/.dockerenv"),
@@ -29,11 +29,11 @@ _CGROUPS: tuple[tuple[str, str], ...] = (
     ("lxc", r"/lxc"),
     ("kubernetes", r"kubepods"),
 )
-"""Runtime → what it calls its control groups and mounts; the more telling names first."""
+"""Runtime → what it calls its control groups and mounts; the more specific names first."""
 KUBERNETES_MARK = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Only whether it is there: what lies in it is a secret."""
 DIGEST_VARIABLES = ("CONTAINER_IMAGE_DIGEST", "IMAGE_DIGEST", "OCI_IMAGE_DIGEST")
-"""Common names by which a deployment tells a container its own image; no standard sets one."""
+"""Common names by which a deployment passes a container its own image; no standard sets one."""
 ECS_VARIABLE = "ECS_CONTAINER_METADATA_FILE"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CONTAINER_ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope|/|\s|$)", re.MULTILINE)
@@ -57,11 +57,10 @@ def probe(context: Context) -> dict[str, Section]:
 
 
 def _of_process(context: Context, name: str) -> str:
-    """A file of the process; empty where it cannot be read, which then tells nothing."""
+    """A file of the process; empty where it cannot be read, which then says nothing."""
     try:
-        with open(proc.PROC / (str(context.pid) if context.pid is not None else "self") / name, "rb") as file:
-            return file.read(_MAX_BYTES).decode("utf-8", "replace")
-    except OSError:
+        return proc.read(context.pid, name, _MAX_BYTES).decode("utf-8", "replace")
+    except proc.Unread:
         return ""
 
 
@@ -69,7 +68,7 @@ def _container(context: Context, cgroup: str, mounts: str) -> Fact:
     for name, mark in MARKS:
         if _exists(context.root, mark):
             return fact(name, mark)
-    manager = _text(context.root, "/run/systemd/container").strip()
+    manager = root_files.read_text(context.root, "/run/systemd/container", _MAX_BYTES).strip()
     if re.fullmatch(r"[\w.-]{1,32}", manager):
         return fact(manager, "/run/systemd/container")
     # In a control-group namespace the path is "/"; the mounts of host names and DNS still name the runtime.
@@ -77,10 +76,10 @@ def _container(context: Context, cgroup: str, mounts: str) -> Fact:
         for name, pattern in _CGROUPS:
             if re.search(pattern, text):
                 return fact(name, source)
-    looked = ", ".join(mark for _, mark in MARKS)
-    if (reason := proc.closed(context.root)) is not None:
-        return unavailable(reason, f"{looked}, proc-cgroup, proc-mountinfo")
-    return unavailable("no mark of a container was found", f"{looked}, proc-cgroup, proc-mountinfo")
+    searched = ", ".join(mark for _, mark in MARKS)
+    if (reason := root_files.why_closed(context.root)) is not None:
+        return unavailable(reason, f"{searched}, proc-cgroup, proc-mountinfo")
+    return unavailable("no mark of a container was found", f"{searched}, proc-cgroup, proc-mountinfo")
 
 
 def _bind_mounts(mounts: str) -> str:
@@ -96,7 +95,7 @@ def _kubernetes(context: Context, cgroup: str) -> Fact:
         return fact(True, KUBERNETES_MARK)
     if "KUBERNETES_SERVICE_HOST" in context.environ:
         return fact(True, "environment")
-    if (reason := context.environ_unread or proc.closed(context.root)) is not None:
+    if (reason := context.environ_unread or root_files.why_closed(context.root)) is not None:
         return unavailable(reason, f"proc-cgroup, {KUBERNETES_MARK}, environment")
     return fact(False, f"proc-cgroup, {KUBERNETES_MARK}, environment")
 
@@ -105,13 +104,13 @@ def _image_digest(context: Context) -> Fact:
     for name in DIGEST_VARIABLES:
         if found := _DIGEST.search(context.environ.get(name, "")):
             return fact(found[0], f"environment:{name}, as deployed")
-    if found := _IMAGE_ID.search(_text(context.root, "/run/.containerenv")):
+    if found := _IMAGE_ID.search(root_files.read_text(context.root, "/run/.containerenv", _MAX_BYTES)):
         return fact(f"sha256:{found[1]}", "/run/.containerenv")
     if (path := context.environ.get(ECS_VARIABLE, "")).startswith("/"):
-        image = _ecs_image(_text(context.root, path))
+        image = _ecs_image(root_files.read_text(context.root, path, _MAX_BYTES))
         if image is not None:
             return fact(image, f"environment:{ECS_VARIABLE}")
-    if (reason := context.environ_unread or proc.closed(context.root)) is not None:
+    if (reason := context.environ_unread or root_files.why_closed(context.root)) is not None:
         return unavailable(reason, "environment, /run/.containerenv")
     return unavailable(
         "a process cannot read the digest of its own image: start it with CONTAINER_IMAGE_DIGEST=sha256:…",
@@ -130,13 +129,6 @@ def _ecs_image(text: str) -> str | None:
 
 def _exists(root: Path, path: str) -> bool:
     try:
-        return proc.inside(root, path).exists()
+        return root_files.locate(root, path).exists()
     except (proc.Unread, OSError):
         return False
-
-
-def _text(root: Path, path: str) -> str:
-    try:
-        return proc.read_inside(root, path, _MAX_BYTES).decode("utf-8", "replace")
-    except proc.Unread:
-        return ""

@@ -6,23 +6,18 @@ import contextlib
 import os
 import platform
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..drift.partial import UNTOLD
-from ..process import proc
+from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, unavailable
+from ..fields.machine_fields import NUMERIC_ISA
+from ..process import proc, root_files
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
-NUMERIC_ISA = frozenset(
-    {"avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
-    | {"avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
-    | {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"}
-)
-"""The CPU flags by which numeric libraries choose kernels; the rest of the list is noise here."""
-UNTOLD_FROM_OUTSIDE = f"{UNTOLD}process"
+UNTOLD_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
 FROM_INSIDE = "only the process itself can tell: run rip inside it, or read the trace of a replay"
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -47,10 +42,10 @@ def _of_this_process() -> dict[str, Fact]:
 
 
 def _of_process(pid: int, root: Path) -> dict[str, Fact]:
-    """What the kernel tells of another process; its thread pools are asked from inside only."""
+    """What the kernel shows of another process; its thread pools are visible from inside only."""
     inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
     try:
-        usable = fact(proc.cpu_count(pid), "/proc/PID/status")
+        usable = fact(len(proc.usable_cpus(pid)), "/proc/PID/status")
         quota = _quota_of(pid, root)
     except proc.Unread as reason:
         usable = quota = unavailable(str(reason), "/proc/PID")
@@ -61,10 +56,10 @@ def _quota_of(pid: int, root: Path) -> Fact:
     """Of its control group as this machine names it, else as its container does."""
     groups = proc.read(pid, "cgroup").decode("utf-8", "replace").splitlines()
     unified = next((line[len("0::") :] for line in groups if line.startswith("0::/")), "/")
-    places = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
-    for base, path in places:
+    candidates = (Path("/"), f"/sys/fs/cgroup{unified}/cpu.max"), (root, str(_CGROUP_QUOTA))
+    for base, path in candidates:
         with contextlib.suppress(proc.Unread, ValueError):
-            quota, period = proc.read_inside(base, path, 100).decode("ascii").split()
+            quota, period = root_files.read_file(base, path, 100).decode("ascii").split()
             return _as_cores(quota, period)
     return unavailable(f"there is no {_CGROUP_QUOTA}", "cgroup")
 
@@ -131,6 +126,7 @@ def _thread_pools() -> dict[str, Fact]:
     import threadpoolctl
 
     pools: dict[str, dict[str, dict[str, Any]]] = {"blas": {}, "openmp": {}}
+    copies: Counter[str] = Counter()
     for library in sorted(threadpoolctl.threadpool_info(), key=lambda library: str(library["filepath"])):
         known = {
             "api": library["internal_api"],
@@ -141,8 +137,8 @@ def _thread_pools() -> dict[str, Fact]:
         }
         pool = pools.setdefault(library["user_api"], {})
         name = Path(library["filepath"]).name
-        copies = sum(present.partition("#")[0] == name for present in pool)
-        pool[f"{name}#{copies + 1}" if copies else name] = {
+        copies[name] += 1
+        pool[f"{name}#{copies[name]}" if copies[name] > 1 else name] = {
             key: value for key, value in known.items() if value is not None
         }
     return {

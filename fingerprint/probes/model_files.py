@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.base import sha256_of
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..files import read_small
-from ..model.cache import DigestCache
-from ..model.config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
+from ..model.digest_cache import DigestCache
+from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
 from ..model.gguf_metadata import GgufHeader, read_header
 from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
+from ..model.read_options import ReadOptions
 from ..model.ref import ModelRef, adapter_weights
 from ..model.template_probe import rendered_facts
 from ..model.tokenizer import (
@@ -26,15 +26,16 @@ from ..model.tokenizer import (
     folder_tokenizer,
     gguf_tokenizer,
 )
-from ..model.weights import WEIGHT_FIELDS, Asked, Weights, layouts_of, read_weights
-from ..plain_json import read_object
+from ..model.weights import WEIGHT_FIELDS, Weights, layouts_of, read_weights
+from ..untrusted.files import read_object, read_small
 
 if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
     from ...schemas.choices import Strength
-    from ..context import Context, Progress
+    from ..model.read_options import Progress
+    from .context import Context
 
 _TEMPLATE_FILE, _MORE_TEMPLATES, _OLD_TEMPLATE = (
     "chat_template.jinja",
@@ -83,10 +84,10 @@ def describe_model(
         BadInput: A file cannot be read, changes meanwhile, or is a corrupt GGUF.
     """
     cache = DigestCache()
-    asked = Asked(strength, fast, progress, stop)
+    options = ReadOptions(strength, fast, progress, stop)
     describe = _gguf if model.kind == "gguf" else _folder
     try:
-        weights, sections = describe(model, asked, cache)
+        weights, sections = describe(model, options, cache)
     finally:
         cache.close()
     volatile = {
@@ -119,18 +120,18 @@ def _no_model() -> dict[str, Section]:
 # A model folder ------------------------------------------------------------------------------------------
 
 
-def _folder(model: ModelRef, asked: Asked, cache: DigestCache) -> tuple[Weights, dict[str, Section]]:
+def _folder(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[Weights, dict[str, Section]]:
     layouts = layouts_of(model.weight_files, {})
     adapters = [path for folder in model.adapters for path in adapter_weights(folder)]
-    others = [*model.tokenizer_files, *(adapters if asked.strength == "verified" else ())]
+    others = [*model.tokenizer_files, *(adapters if options.strength == "verified" else ())]
     templates, source = _folder_templates(model.path)
-    weights = read_weights(layouts, asked, cache, others)
+    weights = read_weights(layouts, options, cache, others)
     digests = {path: reading.sha256 or "" for path, reading in weights.readings.items()}
     tokenizer = folder_tokenizer(model, digests, cache)
     facts = (
         adapter_facts(model.path)
         if model.kind == "adapter"
-        else folder_facts(model.path, model.adapters, digests, asked.strength)
+        else folder_facts(model.path, model.adapters, digests, options.strength)
     )
     return weights, {
         "model": Section(facts=facts),
@@ -181,11 +182,11 @@ def _template_facts(
 # A GGUF file ---------------------------------------------------------------------------------------------
 
 
-def _gguf(model: ModelRef, asked: Asked, cache: DigestCache) -> tuple[Weights, dict[str, Section]]:
+def _gguf(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[Weights, dict[str, Section]]:
     headers = {path: read_header(path) for path in model.weight_files}
     metadata = headers[model.path].metadata
     tokenizer = gguf_tokenizer(metadata)
-    weights = read_weights(layouts_of(model.weight_files, headers), asked, cache)
+    weights = read_weights(layouts_of(model.weight_files, headers), options, cache)
     sampling = {name: value for name, value in metadata.items() if name.startswith("general.sampling.")}
     return weights, {
         "model": Section(facts=_gguf_facts(metadata, headers)),

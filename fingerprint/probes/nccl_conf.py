@@ -6,12 +6,13 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
-from .. import places, redact
-from ..process import proc
-from .os_env import VARIABLES
+from ..fields.variables import VARIABLES
+from ..process import proc, root_files
+from ..untrusted import redact
+from . import locations
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from .context import Context
 
 SETTINGS = frozenset(VARIABLES["nccl"]) | {
     "NCCL_BUFFSIZE",
@@ -49,9 +50,9 @@ def probe(context: Context) -> dict[str, Section]:
     files: dict[str, str] = {}
     settings: dict[str, str] = {}
     forbidden: proc.Forbidden | None = None
-    for name, path in _places(context):
+    for name, path in _config_files(context):
         try:
-            content = proc.read_inside(context.root, places.absolute(context, path), _MAX_BYTES)
+            content = root_files.read_file(context.root, locations.absolute(context, path), _MAX_BYTES)
         except proc.Forbidden as error:
             forbidden = error
             continue
@@ -74,10 +75,10 @@ def probe(context: Context) -> dict[str, Section]:
     return {"libraries": Section(facts={"nccl_conf": read})}
 
 
-def _places(context: Context) -> list[tuple[str, str]]:
+def _config_files(context: Context) -> list[tuple[str, str]]:
     if named := context.environ.get("NCCL_CONF_FILE"):
         user = [("$NCCL_CONF_FILE", named)]
     else:
-        known = places.account(context)
+        known = locations.account(context)
         user = [("~/.nccl.conf", f"{known[1]}/.nccl.conf")] if known else []
     return [*user, ("/etc/nccl.conf", "/etc/nccl.conf")]

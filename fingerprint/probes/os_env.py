@@ -11,107 +11,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import redact
-from ..process import proc
+from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
+from ..fields.variables import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
+from ..process import proc, root_files
+from ..process.memory_map import mapped_files
+from ..untrusted import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..context import Context
-
-VARIABLES: dict[str, tuple[str, ...]] = {
-    "cublas": (
-        "CUBLAS_WORKSPACE_CONFIG",
-        "CUBLASLT_WORKSPACE_SIZE",
-        "NVIDIA_TF32_OVERRIDE",
-        "CUBLAS_EMULATE_SINGLE_PRECISION",
-        "CUBLAS_EMULATION_STRATEGY",
-        "CUBLASLT_HEURISTICS_LUT_FILE",
-        "CUDA_FORCE_PTX_JIT",
-    ),
-    "torch": (
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "TORCH_BLAS_PREFER_CUBLASLT",
-        "TORCH_CUDNN_V8_API_DISABLED",
-        "ATEN_CPU_CAPABILITY",
-    ),
-    "inductor": (
-        "TORCHINDUCTOR_DETERMINISTIC",
-        "TORCHINDUCTOR_BATCH_INVARIANT",
-        "TORCHINDUCTOR_NUMERICS",
-        "TORCHINDUCTOR_MAX_AUTOTUNE",
-        "TORCHINDUCTOR_USE_FAST_MATH",
-        "TORCHINDUCTOR_EMULATE_PRECISION_CASTS",
-        "TORCHINDUCTOR_SPLIT_REDUCTIONS",
-    ),
-    "triton": ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR"),
-    "nccl": (
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_NVLS_ENABLE",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_NTHREADS",
-        "NCCL_COLLNET_ENABLE",
-        "NCCL_TUNER_PLUGIN",
-        "NCCL_TOPO_FILE",
-        "NCCL_CONF_FILE",
-    ),
-    "vllm": (
-        "VLLM_BATCH_INVARIANT",
-        "VLLM_CUSTOM_ALLREDUCE_ALGO",
-        "VLLM_ALLREDUCE_USE_SYMM_MEM",
-        "VLLM_ALLREDUCE_USE_FLASHINFER",
-        "VLLM_FLOAT32_MATMUL_PRECISION",
-        "VLLM_USE_FLASHINFER_SAMPLER",
-        "VLLM_MARLIN_USE_ATOMIC_ADD",
-        "VLLM_USE_DEEP_GEMM",
-        "VLLM_TRITON_FORCE_FIRST_CONFIG",
-        "VLLM_TUNED_CONFIG_FOLDER",
-        "VLLM_ENABLE_V1_MULTIPROCESSING",
-        "VLLM_ATTENTION_BACKEND",
-    ),
-    "sglang": (
-        "SGLANG_ENABLE_DETERMINISTIC_INFERENCE",
-        "SGLANG_FLASHINFER_PREFILL_SPLIT_TILE_SIZE",
-        "SGLANG_FLASHINFER_DECODE_SPLIT_TILE_SIZE",
-        "SGLANG_DETERMINISTIC_NCCL_NCHANNELS",
-        "SGLANG_USE_1STAGE_ALLREDUCE",
-    ),
-    "tensorrt-llm": (
-        "FORCE_DETERMINISTIC",
-        "FORCE_ATTENTION_KERNEL_DETERMINISTIC",
-        "FORCE_MOE_KERNEL_DETERMINISTIC",
-        "FORCE_ALL_REDUCE_DETERMINISTIC",
-    ),
-    "nim": ("NIM_FORCE_DETERMINISTIC",),
-    "llama.cpp": ("GGML_CUDA_CUBLAS_COMPUTE_TYPE", "GGML_CUDA_MMQ_PREC"),
-    "ollama": ("OLLAMA_FLASH_ATTENTION", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_NUM_PARALLEL"),
-    "cpu": (
-        "MKL_CBWR",
-        "MKL_DYNAMIC",
-        "MKL_NUM_THREADS",
-        "MKL_ENABLE_INSTRUCTIONS",
-        "ONEDNN_MAX_CPU_ISA",
-        "ONEDNN_DEFAULT_FPMATH_MODE",
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "OPENBLAS_CORETYPE",
-    ),
-    "amd": ("HIPBLASLT_ALLOW_TF32",),
-    "transformer-engine": ("NVTE_ALLOW_NONDETERMINISTIC_ALGO",),
-    "deepinfer": ("DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ENABLE_MTP_VARLEN"),
-    "seeds": ("PYTHONHASHSEED",),
-}
-"""Family → variables. `rules.py` has a rule for each."""
-
-BATCH_INVARIANCE_VARIABLES = (
-    "VLLM_BATCH_INVARIANT",
-    "SGLANG_ENABLE_DETERMINISTIC_INFERENCE",
-    "DEEPINFER_BATCH_INVARIANT",
-)
-"""The switches with which an engine promises results that do not depend on the batch."""
+    from .context import Context
 
 _SOURCE = "environment"
 LAUNCH_SOURCE = "/proc/PID/environ (as launched)"
@@ -123,12 +32,11 @@ _GLIBC = re.compile(rb"GNU C Library [^\n]{0,100}version (\d+\.\d+)")
 
 def probe_variables(context: Context) -> dict[str, Section]:
     """Every variable of `VARIABLES`, and the batch-invariance switch in one field."""
-    names = [name for family in VARIABLES.values() for name in family]
     source = _SOURCE if context.pid is None else LAUNCH_SOURCE
     if context.environ_unread is not None:
         unread = unavailable(context.environ_unread, source)
-        return {"determinism": Section(facts=dict.fromkeys([*names, "batch_invariance"], unread))}
-    facts = {name: _variable(name, context.environ, source) for name in names}
+        return {"determinism": Section(facts=dict.fromkeys([*ALL_VARIABLES, "batch_invariance"], unread))}
+    facts = {name: _variable(name, context.environ, source) for name in ALL_VARIABLES}
     switched = [name for name in BATCH_INVARIANCE_VARIABLES if name in context.environ]
     facts["batch_invariance"] = (
         fact(" ".join(f"{name}={facts[name].value}" for name in switched), source)
@@ -140,7 +48,7 @@ def probe_variables(context: Context) -> dict[str, Section]:
 
 def _variable(name: str, environ: Mapping[str, str], source: str) -> Fact:
     if name not in environ:
-        return unavailable("not set", source)
+        return unavailable(NOT_SET, source)
     # Bytes that are no UTF-8 arrive as lone surrogates, which no JSON can carry.
     value = environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return fact(redact.text(value), source)
@@ -178,7 +86,7 @@ def _distribution_inside(root: Path) -> Fact:
     reason = "there is no os-release file"
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         try:
-            text = proc.read_inside(root, path, _MAX_RELEASE_BYTES).decode("utf-8", "replace")
+            text = root_files.read_file(root, path, _MAX_RELEASE_BYTES).decode("utf-8", "replace")
         except proc.Unread as unread:
             reason = str(unread)
             continue
@@ -199,9 +107,9 @@ def _mapped_libc(root: Path, pid: int) -> Fact:
     """The C library that another process runs on, from the file that it has mapped."""
     source = "proc-maps"
     try:
-        paths = proc.mapped_files(pid)
+        paths = mapped_files(pid)
         found = [path for path in paths if re.search(r"/libc(?:\.so\.6|-[\d.]+\.so)$", path)]
-        content = proc.read_inside(root, found[0], _MAX_LIBC_BYTES) if found else b""
+        content = root_files.read_file(root, found[0], _MAX_LIBC_BYTES) if found else b""
     except proc.Unread as reason:
         return unavailable(str(reason), source)
     if version := _GLIBC.search(content):

@@ -10,12 +10,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import redact
+from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, unavailable
+from ..fields.variables import ALL_VARIABLES
 from ..process import proc
-from .os_env import LAUNCH_SOURCE, VARIABLES
+from ..untrusted import redact
+from .os_env import LAUNCH_SOURCE
+
+if TYPE_CHECKING:
+    import psutil
 
 _DESCENDANTS = "/proc/PID/cmdline of its descendants"
 _ACCELERATORS = (
@@ -37,7 +41,7 @@ def process_section(pid: int, family: tuple[int, ...]) -> Section:
     """
     workers = {member: role for member in family if member != pid and (role := _role(member)) is not None}
     stable = {
-        "observed": fact("another process, from outside", "rip"),
+        "observed": fact(Observed.PROCESS.value, "rip"),
         "accelerators": _accelerators(pid, family),
         **_layout(workers),
         "variables_differ": _differing_variables(pid, workers),
@@ -48,17 +52,17 @@ def process_section(pid: int, family: tuple[int, ...]) -> Section:
 def _role(pid: int) -> str | None:
     """What a worker calls itself: its title, else its program; None for one that computes nothing."""
     try:
-        words = proc.command_line(pid)
+        arguments = proc.command_line(pid)
     except proc.Unread:
         return None
-    if not words or any(_HELPERS.search(word) for word in words):
+    if not arguments or any(_HELPERS.search(argument) for argument in arguments):
         return None
-    if len(words) == 1 or not re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
-        return redact.text(words[0] if "::" in words[0] else os.path.basename(words[0]))
-    given = [word for word in words[1:] if word not in ("-B", "-E", "-I", "-s", "-S", "-u")]
-    if given[:1] in (["-m"], ["-c"]) and len(given) > 1:
-        return redact.text(f"python {given[0]} {given[1]}")
-    return redact.text(os.path.basename(given[0])) if given else "python"
+    if len(arguments) == 1 or not re.fullmatch(r"python[\d.]*", os.path.basename(arguments[0])):
+        return redact.text(arguments[0] if "::" in arguments[0] else os.path.basename(arguments[0]))
+    rest = [argument for argument in arguments[1:] if argument not in ("-B", "-E", "-I", "-s", "-S", "-u")]
+    if rest[:1] in (["-m"], ["-c"]) and len(rest) > 1:
+        return redact.text(f"python {rest[0]} {rest[1]}")
+    return redact.text(os.path.basename(rest[0])) if rest else "python"
 
 
 def _layout(workers: dict[int, str]) -> dict[str, Fact]:
@@ -66,7 +70,7 @@ def _layout(workers: dict[int, str]) -> dict[str, Fact]:
     processors: dict[str, list[int]] = {}
     for member, role in workers.items():
         try:
-            processors.setdefault(role, []).append(proc.cpu_count(member))
+            processors.setdefault(role, []).append(len(proc.usable_cpus(member)))
         except proc.Unread:
             continue  # it ended meanwhile
     if not processors:
@@ -89,10 +93,10 @@ def _differing_variables(pid: int, workers: dict[int, str]) -> Fact:
     if pid not in known:
         return unavailable(launched[pid][1] or proc.ENDED, LAUNCH_SOURCE)
     differing = {}
-    for variable in sorted(name for family in VARIABLES.values() for name in family):
-        said = {member: redact.text(environ.get(variable, "not set")) for member, environ in known.items()}
-        if len(set(said.values())) > 1:
-            differing[variable] = {workers.get(member, "itself"): value for member, value in said.items()}
+    for variable in sorted(ALL_VARIABLES):
+        values = {member: redact.text(environ.get(variable, NOT_SET)) for member, environ in known.items()}
+        if len(set(values.values())) > 1:
+            differing[variable] = {workers.get(member, "itself"): value for member, value in values.items()}
     return (
         fact(differing, LAUNCH_SOURCE)
         if differing
@@ -122,27 +126,25 @@ def _accelerators(pid: int, family: tuple[int, ...]) -> Fact:
 
 def _volatile(pid: int, family: tuple[int, ...]) -> dict[str, Fact]:
     """Which process it is: nothing of it changes a number."""
-    readings: dict[str, Callable[[], object]] = {
-        "name": lambda: redact.text(proc.status_of(pid).name),
-        "executable": lambda: redact.text(proc.link(pid, "exe")),
-        "working_directory": lambda: redact.text(proc.link(pid, "cwd")),
-        "command_line": lambda: redact.command_line(proc.command_line(pid)),
-        "user_id": lambda: proc.owner(pid),
-        "threads": lambda: proc.status_of(pid).threads,
-        "allowed_cpus": lambda: proc.allowed_cpus(pid),
-        "started": lambda: _started(pid),
+    readings: dict[str, Callable[[psutil.Process], object]] = {
+        "name": lambda process: redact.text(process.name()),
+        "executable": lambda _: redact.text(proc.link(pid, "exe")),
+        "working_directory": lambda _: redact.text(proc.link(pid, "cwd")),
+        "command_line": lambda _: redact.command_line(proc.command_line(pid)),
+        "user_id": lambda process: process.uids().effective,
+        "threads": lambda process: process.num_threads(),
+        "allowed_cpus": lambda process: sorted(process.cpu_affinity()),
+        "started": lambda process: _in_utc(process.create_time()),
     }
     found = {"pid": fact(pid, "--pid"), "family": fact(list(family), "/proc/PID/stat")}
     for name, reading in readings.items():
         try:
-            found[name] = fact(reading(), "/proc/PID")
+            with proc.open_process(pid) as process:
+                found[name] = fact(reading(process), "/proc/PID")
         except proc.Unread as reason:
             found[name] = unavailable(str(reason), "/proc/PID")
     return found
 
 
-def _started(pid: int) -> str:
-    """When it was started, UTC, to the second."""
-    since_boot = float(Path("/proc/uptime").read_text("ascii").split()[0])
-    age = since_boot - proc.status_of(pid).started / os.sysconf("SC_CLK_TCK")
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - age))
+def _in_utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

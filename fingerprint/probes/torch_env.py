@@ -11,16 +11,15 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from .. import packages
+from ...schemas.fingerprint import TORCH_NOT_LOADED, Fact, Section, fact, unavailable
+from ..process import installed_packages
 from .cpu import torch_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..context import Context
+    from .context import Context
 
-NOT_LOADED = "torch is not loaded in this process"
 VERSION_FILE = "torch/version.py"
 _VERSION_LINE = re.compile(
     r"^(git_version|cuda|hip)\b[^=\n]*=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|None)\s*$", re.MULTILINE
@@ -74,7 +73,7 @@ CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
 def probe(context: Context) -> dict[str, Section]:
     """Torch's part of the sections `frameworks`, `cpu` and `libraries`."""
     build = _build_of_loaded() if torch_loaded() else _build_on_disk()
-    frameworks = {**build, "torch.build": packages.build("torch"), **_flags(FLAGS)}
+    frameworks = {**build, "torch.build": installed_packages.build("torch"), **_flags(FLAGS)}
     cuda = frameworks.pop("cuda")
     return {
         "frameworks": Section(facts=frameworks),
@@ -85,7 +84,7 @@ def probe(context: Context) -> dict[str, Section]:
 
 def _flags(readers: dict[str, Callable[[Any], Any]]) -> dict[str, Fact]:
     if not torch_loaded():
-        return {name: unavailable(NOT_LOADED, "torch") for name in readers}
+        return {name: unavailable(TORCH_NOT_LOADED, "torch") for name in readers}
     return {name: _flag(read) for name, read in readers.items()}
 
 
@@ -113,9 +112,9 @@ def _build_of_loaded() -> dict[str, Fact]:
 
 
 def _build_on_disk() -> dict[str, Fact]:
-    installed = packages.version("torch")
+    installed = installed_packages.version("torch")
     if installed.unavailable is not None:
-        absent = unavailable("torch is not installed", packages.SOURCE)
+        absent = unavailable("torch is not installed", installed_packages.SOURCE)
         return {"torch": absent, "torch.git_version": absent, "torch.hip": absent, "cuda": absent}
     try:
         text = str(importlib.metadata.distribution("torch").locate_file(VERSION_FILE))
@@ -133,11 +132,11 @@ def versions_in(text: str) -> dict[str, Fact]:
 
 
 def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact]:
-    words = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
-    words["hip"] = "torch is built without ROCm"
+    reasons = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
+    reasons["hip"] = "torch is built without ROCm"
     return {
         ("cuda" if name == "cuda" else f"torch.{name}"): fact(value, source)
         if (value := found.get(name))
         else unavailable(reason, source)
-        for name, reason in words.items()
+        for name, reason in reasons.items()
     }

@@ -1,1 +1,1 @@
-"""Another process: what Linux tells of it, its Python, and which engine it is."""
+"""Another process: what Linux shows of it, its files, its Python and its packages."""

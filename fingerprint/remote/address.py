@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ...schemas.errors import BadInput
 
 _FIX = "give the address of the server, for example --url http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server to ask, and the key it wants."""
+
+    url: str
+    """As the user gave it; may end in `/v1`."""
+    api_key: str | None = field(default=None, repr=False)
+    """Sent to this server only, never written anywhere."""
+    on_request: Callable[[str], None] | None = field(default=None, repr=False)
+    """Called with the path of each request, for progress."""
 
 
 def checked(url: str) -> str:

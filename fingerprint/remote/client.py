@@ -1,4 +1,4 @@
-"""Asking a server that is not trusted: bounded in time, size and depth, and never led to another host.
+"""Requests to a server that is not trusted: bounded in time, size and depth, and never led to another host.
 
 What the answers mean is known elsewhere. The standard library's client is enough for this, and its socket can
 be cut off at a deadline, which a time limit for each read cannot do: a server may send a byte a second.
@@ -19,9 +19,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
-from .. import redact
-from ..context import Server
-from .address import checked, origin, server_of
+from ..untrusted import redact
+from .address import Server, checked, origin, server_of
 
 MAX_BYTES = 4 * 1024 * 1024
 """Of one answer. What engines say of themselves has tens of kilobytes, metrics of many models a megabyte."""
@@ -43,14 +42,21 @@ _NO_ENDPOINT = frozenset({404, 405, 410, 501})
 
 
 class NoAnswer(Exception):
-    """A question that was not answered; the text says why."""
+    """A request without a usable answer; the text says why and, where only that helps, what to do."""
 
     def __init__(
-        self, reason: str, fix: str = _ADDRESS_FIX, *, absent: bool = False, refused: bool = False
+        self,
+        reason: str,
+        fix: str = _ADDRESS_FIX,
+        *,
+        absent: bool = False,
+        refused: bool = False,
+        with_fix: bool = False,
     ) -> None:
-        super().__init__(reason)
+        super().__init__(f"{reason}: {fix}" if with_fix else reason)
+        self.reason = reason
         self.fix = fix
-        """What to do where no other question is answered either."""
+        """What to do where no other request is answered either."""
         self.absent = absent
         """The server has no such endpoint."""
         self.refused = refused
@@ -123,7 +129,7 @@ class Client:
         """
         return self._ask("POST", path, json.dumps(body).encode())
 
-    def speaks_tls(self) -> bool:
+    def uses_tls(self) -> bool:
         """Whether a port that was to be asked in plain HTTP greets as TLS does; nothing is asked."""
         parts = urlsplit(self.url)
         if parts.scheme != "http" or not parts.port or self._silent or self._stop.is_set():
@@ -141,7 +147,7 @@ class Client:
             return self._answer(method, path, body)
         except NoAnswer as reason:
             if reason.refused:
-                self.refused[path.partition("?")[0]] = str(reason).partition(":")[0]
+                self.refused[path.partition("?")[0]] = reason.reason
             raise
 
     def _answer(self, method: str, path: str, body: bytes | None) -> Reply:
@@ -166,7 +172,7 @@ class Client:
         if self._server.api_key:
             fix = "see whether the variable of --api-key-env holds the key of this server"
             return NoAnswer("it refuses the API key", fix, refused=True)
-        return NoAnswer(f"{WANTS_KEY}: {KEY_FIX}", KEY_FIX, refused=True)
+        return NoAnswer(WANTS_KEY, KEY_FIX, refused=True, with_fix=True)
 
     def _redirected(self, url: str, headers: Mapping[str, str], method: str, path: str) -> str:
         try:
@@ -186,8 +192,8 @@ class Client:
     def _once(self, method: str, url: str, body: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         """(status, headers, body) of one exchange."""
         self._may_ask()
-        if self._server.asking is not None:
-            self._server.asking(urlsplit(url).path)
+        if self._server.on_request is not None:
+            self._server.on_request(urlsplit(url).path)
         until = min(time.monotonic() + REQUEST_S, self._deadline)
         try:
             with _connection(url, until) as connection:
@@ -286,8 +292,8 @@ def _connection(url: str, until: float) -> Iterator[http.client.HTTPConnection]:
 
 def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message
-        return f"its certificate is not trusted ({said}): name that of its issuer in SSL_CERT_FILE"
+        message = error.verify_message
+        return f"its certificate is not trusted ({message}): name that of its issuer in SSL_CERT_FILE"
     if isinstance(error, ssl.SSLError):
         return f"no TLS connection ({error.reason or 'failed'}): is it http?"
     if isinstance(error, socket.gaierror):

@@ -1,30 +1,19 @@
-"""What a TensorRT-LLM server tells (written for 1.0): version and settings.
+"""What a TensorRT-LLM server reports (written for 1.0): version and settings.
 
 `/metrics` and `/perf_metrics` are never read: reading them empties them for whoever collects them.
 """
 
 from __future__ import annotations
 
-from ..process.engines import is_uninteresting
-from .client import Client, NoAnswer
-from .told import Told, part, table
+from .server_reading import ServerReading, part, table
 
 _INFO = "/server_info"
 
 
-def read(client: Client, told: Told) -> None:
+def read(reading: ServerReading) -> None:
     """Ask everything that changes nothing."""
-    try:
-        told.say("engine", "version", part(client.get("/version").json(), "version"), "/version")
-    except NoAnswer as reason:
-        told.lacks("engine", "version", str(reason), "/version")
-    try:
-        info = table(client.get(_INFO).json())
-    except NoAnswer as reason:
-        told.lacks("engine", "arguments", str(reason), _INFO)
-        return
-    told.say_all("tensorrt-llm", info, _INFO)
-    kept = {
-        name: said for name, said in sorted(info.items()) if said is not None and not is_uninteresting(name)
-    }
-    told.say("engine", "arguments", kept or None, _INFO)
+    version = reading.ask("/version", "engine.version")
+    reading.add("engine.version", part(version, "version"), "/version")
+    info = table(reading.ask(_INFO, "engine.arguments"))
+    reading.add_settings("tensorrt-llm", info, _INFO)
+    reading.add_arguments(info, _INFO)

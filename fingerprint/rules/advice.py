@@ -24,11 +24,11 @@ RESTART = (
 )
 CACHE = (
     "the request in a fresh process, so that no cache is warm, against the recorded run; "
-    "`--set prefill_chunk=64` shows what another shape of the prefill does to it"
+    "`--set prefill_chunk=64` shows what a different shape of the prefill does to it"
 )
 INPUT = (
     "`rip envelope check SET.jsonl --model MODEL` says whether the recorded requests still fit; if they do "
-    "not, record the base again: the old claim is about other inputs"
+    "not, record the base again: the old claim is about different inputs"
 )
 WEIGHTS = (
     "nothing carries over from the old weights: record the base again, then `--mode golden-prefill` with the "

@@ -6,8 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import canonical_json
+from ...schemas.fingerprint import Absence
+from ..fields.machine_fields import FileState
 from .base import Compared, Condition
-from .defaults import DEFAULTS, NOT_SET
+from .variable_defaults import DEFAULTS
 
 if TYPE_CHECKING:
     from ...schemas.fingerprint import Fact, Fingerprint
@@ -85,7 +87,7 @@ def _as_switch(name: str, reading: Fact | None) -> str | None:
     if reading is None:
         return None
     if reading.unavailable is not None:
-        return DEFAULTS[name][0] if reading.unavailable == NOT_SET and name in DEFAULTS else None
+        return DEFAULTS[name][0] if reading.absence is Absence.UNSET and name in DEFAULTS else None
     return (
         str(reading.value).strip().lower()
     )  # `true` is not `1`: several readers ask for exactly one of them
@@ -123,10 +125,7 @@ def _capabilities(reading: Fact | None) -> list[str] | None:
 
 
 def _probe_failed(c: Compared) -> bool:
-    return any(
-        side is not None and (side.unavailable or "").startswith("the probe failed: ")
-        for side in (c.before, c.after)
-    )
+    return any(side is not None and side.absence is Absence.PROBE_FAILED for side in (c.before, c.after))
 
 
 def _quantizes(c: Compared) -> bool:
@@ -149,7 +148,7 @@ def _same_loaded_copy(c: Compared) -> bool:
 
 
 def _builds(table: Any) -> list[str] | None:
-    """The builds in a table of libraries, wherever they lie; None where one of them tells no build."""
+    """The builds in a table of libraries, wherever they lie; None where one of them states no build."""
     if not isinstance(table, dict) or not table:
         return None
     found = [
@@ -171,8 +170,8 @@ def _on_disk(reading: Fact | None) -> list[str]:
     """What became of the files that were loaded."""
     table = _value(reading)
     entries = table.values() if isinstance(table, dict) else ()
-    states = {str(item.get("state", "")) for item in entries if isinstance(item, dict)}
-    return sorted(state for state in states if "since it was loaded" in state)
+    states = {item.get("state") for item in entries if isinstance(item, dict)}
+    return sorted(state for state in (FileState.DELETED, FileState.REPLACED) if state in states)
 
 
 def _same_builds_now_gone(c: Compared) -> bool:
@@ -201,7 +200,7 @@ def means_the_same(default: str) -> Condition:
 
 
 ONLY_PATCH = Condition("only what follows major and minor number changed", _only_patch)
-SAME_VERSION = Condition("the version is the same: another build of it", _same_version)
+SAME_VERSION = Condition("the version is the same: a different build of it", _same_version)
 SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", _same_loaded_copy)
 SAME_BUILDS = Condition("the loaded builds are the same on both sides", _same_builds)
 SAME_BUILDS_NOW_GONE = Condition(
@@ -209,10 +208,10 @@ SAME_BUILDS_NOW_GONE = Condition(
 )
 SAME_CHOICES = Condition("the autotune winners are the same on both sides", _same_choices)
 SAME_VERSION_BESIDE = Condition("the version beside it is the same", _same_version_beside)
-ONLY_ORIGIN = Condition("the installed files are the same, only their origin is another one", _only_origin)
+ONLY_ORIGIN = Condition("the installed files are the same, only their origin differs", _only_origin)
 ONE_GPU = Condition("one GPU works on a request, on both sides", _one_gpu)
 
-OTHER_COMPUTE_CAPABILITY = Condition("another compute capability", _other_compute_capability)
+OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
 PROBE_FAILED = Condition("a probe failed on one side", _probe_failed)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
 ONE_SIDE_UNREAD = Condition(

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from fakes.upstream import in_thread
-from rip.fingerprint.redact import is_secret
+from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.call import Upstream
 from rip.replay.proxy.forward import Proxy
 from rip.replay.proxy.recorder import Recorder

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rip.fingerprint import bounded
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.identifiers import hash_ids
+from rip.fingerprint.export.identifiers import hash_ids
 from rip.fingerprint.probes import accelerators
+from rip.fingerprint.untrusted import program
 from rip.schemas.fingerprint import Fact, Fingerprint
 
 ACCELERATORS = [probe for probe in PROBES if probe.name == "accelerators"]
@@ -236,6 +236,6 @@ def test_a_tool_that_fails_is_a_fact(
     install: Install, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
     monkeypatch.setattr(accelerators, "LIMIT_S", 0.5 if "sleep" in script else 20.0)
-    monkeypatch.setattr(bounded, "MOST_OUTPUT", 1 << 20)
+    monkeypatch.setattr(program, "MAX_OUTPUT", 1 << 20)
     install("xpu-smi", script)
     assert reading(read(), "intel_xpu").unavailable == reason

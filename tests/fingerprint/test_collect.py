@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.context import Context
 from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.fields.variables import VARIABLES
 from rip.fingerprint.model.ref import resolve
-from rip.fingerprint.packages import build
-from rip.fingerprint.probes.os_env import VARIABLES
+from rip.fingerprint.probes.context import Context
+from rip.fingerprint.process.installed_packages import build
 from rip.fingerprint.rules import rule_for
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint, Section, fact

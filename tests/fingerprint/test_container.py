@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rip.fingerprint.context import Context
 from rip.fingerprint.probes import container
-from rip.fingerprint.process import proc
+from rip.fingerprint.probes.context import Context
+from rip.fingerprint.process import proc, root_files
 from rip.schemas.fingerprint import Section
 
 ID = "0123456789abcdef" * 4
@@ -147,7 +147,7 @@ def test_what_could_not_be_looked_at_is_not_said_to_be_absent(
 ) -> None:
     assert read(world).facts["container"].unavailable == "no mark of a container was found"
     assert read(world).facts["kubernetes"].value is False
-    monkeypatch.setattr(proc, "closed", lambda root: proc.NO_PERMISSION)
+    monkeypatch.setattr(root_files, "why_closed", lambda root: proc.NO_PERMISSION)
     for name in ("container", "kubernetes", "image_digest"):
         assert read(world).facts[name].unavailable == proc.NO_PERMISSION
     assert read(world, f"0::/system.slice/docker-{ID}.scope\n").facts["container"].value == "docker"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.drift.compare import GROUPS, by_risk, compare, drift, failing, source_changes
-from rip.fingerprint.drift.partial import forbidden_note
-from rip.fingerprint.drift.report import headline, replays_of, to_html, to_markdown
-from rip.fingerprint.drift.words import before_and_after
+from rip.fingerprint.present.drift_report import to_html, to_markdown
+from rip.fingerprint.present.drift_sentences import headline, list_replays, permission_note
+from rip.fingerprint.present.values import before_and_after
 from rip.fingerprint.process.proc import NO_PERMISSION
-from rip.schemas.change import NO_RULE, Change, Drift
+from rip.schemas.change import NO_RULE, Change, Drift, SourceChange
 from rip.schemas.claim import LEVELS, Level
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fact, Fingerprint, Section, fact, unavailable
 
@@ -73,7 +73,10 @@ def test_no_change(before: Fact, after: Fact) -> None:
 def test_another_source_is_a_note_and_no_change() -> None:
     base, now = one(fact("a", "importlib.metadata"), fact("a", "torch"))
     assert drift(base, now) == []
-    assert source_changes(base, now) == ["cpu.model: importlib.metadata → torch"]
+    assert source_changes(base, now) == [
+        SourceChange(section="cpu", field="model", before="importlib.metadata", after="torch")
+    ]
+    assert compare(base, now).source_changes == ["cpu.model: importlib.metadata → torch"]
     assert base.root_digest != now.root_digest
 
 
@@ -121,7 +124,7 @@ def test_only_fields_that_both_tell_are_counted() -> None:
     now = document(process=observed, engine={"version": fact("1", "s")})
     found = compare(base, now)
     assert (found.compared, found.not_compared) == (1, ["engine.name"])
-    assert "1 field could not be compared: one side or both do not tell it (1 was compared)" in to_markdown(
+    assert "1 field could not be compared: one or both sides do not report it (1 compared)" in to_markdown(
         found, base, now, ("a", "b")
     )
 
@@ -142,11 +145,11 @@ def test_what_permission_was_missing_for_is_not_compared_and_said_with_the_mend(
     assert set(found.not_compared or ()) == {
         f"libraries.{name}" for name in ("loaded", "installed_packages", "curand")
     }
-    note = forbidden_note(base, now, ("base.json", "process 7"))
+    note = permission_note(base, now, ("base.json", "process 7"))
     assert note is not None
     assert "2 of process 7" in note
     assert "as root" in note
-    assert forbidden_note(base, base, ("a", "b")) is None
+    assert permission_note(base, base, ("a", "b")) is None
 
 
 def test_why_another_kind_of_reading_has_no_value_is_no_change() -> None:
@@ -161,10 +164,10 @@ def test_why_another_kind_of_reading_has_no_value_is_no_change() -> None:
 @pytest.mark.parametrize(
     ("place", "build", "state", "risk", "why"),
     [
-        ("b", "00", "the loaded file is at its path", None, "only from another place"),
+        ("b", "00", "the loaded file is at its path", None, "only from a different path"),
         ("a", "00", "replaced on disk since it was loaded", None, "what is loaded did not change"),
-        ("a", "11", "the loaded file is at its path", "bitwise", "another build"),
-        ("b", "11", "replaced on disk since it was loaded", "bitwise", "another build"),
+        ("a", "11", "the loaded file is at its path", "bitwise", "a different build"),
+        ("b", "11", "replaced on disk since it was loaded", "bitwise", "a different build"),
     ],
 )
 def test_only_another_build_is_called_one(
@@ -183,7 +186,7 @@ def test_a_loaded_copy_of_the_same_build_in_another_place_puts_nothing_at_risk()
 
     [change] = drift(*one(copies("a", "00"), copies("b", "00"), "libraries", "nccl_copies"))
     assert change.risk is None
-    assert "only its place" in change.rule
+    assert "only its path" in change.rule
     [change] = drift(*one(copies("a", "00"), copies("b", "11"), "libraries", "cublas_copies"))
     assert change.risk == "bitwise"
 
@@ -311,7 +314,7 @@ def test_control_characters_of_a_foreign_document_stay_visible() -> None:
 def test_advice_is_given_once_with_the_fields_that_ask_for_it() -> None:
     base = document(cpu={"torch_threads": fact(1, "s"), "openmp": fact("a", "s"), "model": fact("a", "s")})
     now = document(cpu={"torch_threads": fact(2, "s"), "openmp": fact("b", "s"), "model": fact("b", "s")})
-    advised = replays_of(drift(base, now))
+    advised = list_replays(drift(base, now))
     assert [fields for _, fields in advised] == [["cpu.model"], ["cpu.openmp", "cpu.torch_threads"]]
     assert "--set threads=" in advised[1][0]
 
@@ -363,8 +366,8 @@ def test_of_the_thirteen_keys_only_changes_are_marked() -> None:
     kinds = (
         ("torch_version", "changed"),
         ("engine_version", "equal"),
-        ("model_sha256", "untold"),
-        ("cuda_version", "untold"),  # neither has it
+        ("model_sha256", "unknown"),
+        ("cuda_version", "unknown"),  # neither has it
     )
     for key, kind in kinds:
         assert f'<tr class="{kind}"><th>{key}</th>' in made

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from fakes import servers
-from rip.fingerprint import describe
+from rip.fingerprint import field_tables
 from rip.fingerprint.collect import collect
-from rip.fingerprint.context import Server
+from rip.fingerprint.engine_arguments.meaning import EXPECTED, SETTINGS
 from rip.fingerprint.fields.table import FIELDS
 from rip.fingerprint.model.ref import resolve
-from rip.fingerprint.pasted import from_text
-from rip.fingerprint.process.engine_settings import EXPECTED, SETTINGS
+from rip.fingerprint.probes.pasted_text import from_text
+from rip.fingerprint.remote.address import Server
 from rip.fingerprint.rules import rule_for
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
@@ -92,7 +92,7 @@ def test_every_setting_of_an_engine() -> None:
 
 
 def test_the_document_is_in_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert describe.main(["--check"]) == 0, "make fields"
+    assert field_tables.main(["--check"]) == 0, "make fields"
     assert "frameworks.torch" not in capsys.readouterr().err
 
 
@@ -100,12 +100,12 @@ def test_a_document_out_of_step_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stale = tmp_path / "fingerprint.md"
-    stale.write_text(f"Text.\n\n{describe.BEGIN}\n\nold\n\n{describe.END}\nMore.\n")
-    monkeypatch.setattr(describe, "DOCUMENT", stale)
-    assert describe.main(["--check"]) == 1
+    stale.write_text(f"Text.\n\n{field_tables.BEGIN}\n\nold\n\n{field_tables.END}\nMore.\n")
+    monkeypatch.setattr(field_tables, "DOCUMENT", stale)
+    assert field_tables.main(["--check"]) == 1
     assert "make fields" in capsys.readouterr().err
-    assert describe.main([]) == 0
-    assert describe.main(["--check"]) == 0
+    assert field_tables.main([]) == 0
+    assert field_tables.main(["--check"]) == 0
     made = stale.read_text()
     assert made.startswith("Text.\n")
     assert made.endswith("More.\n")
@@ -113,7 +113,9 @@ def test_a_document_out_of_step_is_noticed(
 
 
 def test_every_variable_stands_in_the_document_with_its_rule() -> None:
-    rows = [line for line in describe.tables().splitlines() if line.startswith("| `CUBLAS_WORKSPACE_CONFIG`")]
+    rows = [
+        line for line in field_tables.tables().splitlines() if line.startswith("| `CUBLAS_WORKSPACE_CONFIG`")
+    ]
     assert len(rows) == 1
     assert "**bitwise**" in rows[0]
     assert "cuBLAS, Results reproducibility" in rows[0]

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from fakes.nvidia import stand_in
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.context import Context
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.gpus import answers as nvidia_answers
-from rip.fingerprint.identifiers import hash_ids
+from rip.fingerprint.export.identifiers import hash_ids
+from rip.fingerprint.gpus import nvidia_query
 from rip.fingerprint.probes import nvidia
+from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact, Fingerprint
 
 GPU_PROBES = [probe for probe in PROBES if probe.name in ("nvidia", "engine")]
@@ -230,7 +230,7 @@ def test_library_and_kernel_module_of_different_versions(
 
 
 def test_a_call_that_hangs_costs_its_own_fact_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_answers, "LIMIT_S", 3.0)  # enough for what comes before
+    monkeypatch.setattr(nvidia_query, "LIMIT_S", 3.0)  # enough for what comes before
     machine.plays(stand_in.machine() | {"hang.nvmlDeviceGetVbiosVersion": "1"})
     found = read()
     assert gpus(found, "name").value == {"0": "NVIDIA H200"}
@@ -238,7 +238,7 @@ def test_a_call_that_hangs_costs_its_own_fact_only(machine: Machine, monkeypatch
     assert hung == "libnvidia-ml.so.1: no answer in time when it was asked for vbios of GPU 0"
     assert gpus(found, "sm_count").value == {"0": 132}
     assert driver(found, "version").value == stand_in.DRIVER
-    assert "ask_nvml" not in " ".join(commands_of_children())
+    assert "child_nvml" not in " ".join(commands_of_children())
 
 
 def commands_of_children() -> list[str]:
@@ -254,7 +254,7 @@ def commands_of_children() -> list[str]:
 def test_a_hanging_driver_does_not_keep_the_command(machine: Machine, call: str) -> None:
     machine.plays(stand_in.machine() | {f"hang.{call}": "1"})
     script = (
-        "from rip.fingerprint.gpus import answers as nvidia_answers; nvidia_answers.LIMIT_S = 0.7\n"
+        "from rip.fingerprint.gpus import nvidia_query; nvidia_query.LIMIT_S = 0.7\n"
         "from rip.fingerprint.collect import collect; print(collect().to_json())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
@@ -361,7 +361,7 @@ def test_two_readings_of_an_unchanged_machine_are_equal(machine: Machine) -> Non
 
 def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    if nvidia_answers.absent(nvidia_answers.NVML) is None:
+    if nvidia_query.why_absent(nvidia_query.NVML) is None:
         pytest.skip("this machine has an NVIDIA driver")
     found = read()
     said = json.dumps(found.flat()["gpu_name_and_compute_capability"])

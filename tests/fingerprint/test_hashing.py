@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from fakes.checkpoints import write_safetensors
-from rip.fingerprint.context import Stopped
-from rip.fingerprint.model import cache as cache_module
+from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
-from rip.fingerprint.model.cache import DigestCache
+from rip.fingerprint.model.digest_cache import DigestCache
 from rip.fingerprint.model.hashing import hash_files
+from rip.fingerprint.model.read_options import Stopped
 from rip.schemas.errors import BadInput
 
 
@@ -137,9 +137,9 @@ def test_a_cache_that_cannot_be_written_is_only_noted(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rip.fingerprint.model import cache, hashing, tensor_stream
+from rip.fingerprint.model import digest_cache, hashing, tensor_stream
 from rip.fingerprint.model.tensors import safetensors_layout
-cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
+digest_cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
 hashing.BLOCK_BYTES, tensor_stream.GROUP_BYTES = 1000, 5000
 journal, sha256, after, *names = sys.argv[1:]
 done_before = 0
@@ -151,7 +151,7 @@ def progress(done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 jobs = [hashing.Job(Path(name), safetensors_layout(Path(name)), sha256 == "sha256") for name in names]
-found = hashing.read_files(jobs, progress, cache.DigestCache(Path(journal)))
+found = hashing.read_files(jobs, progress, digest_cache.DigestCache(Path(journal)))
 print(done_before, *(digest.hex() for job in jobs for digest in found[job.path].contents))
 """
 

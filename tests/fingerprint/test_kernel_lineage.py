@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rip.fingerprint import cache_folder
-from rip.fingerprint.context import Context
-from rip.fingerprint.probes import kernel_lineage
+from rip.fingerprint.probes import kernel_cache_folder, kernel_caches
+from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact
 
 
 def read(field: str, **environ: str) -> Fact:
-    return kernel_lineage.probe(Context(None, environ))["kernels"].facts[field]
+    return kernel_caches.probe(Context(None, environ))["kernels"].facts[field]
 
 
 def candidates(best: int, fastest: float = 0.5) -> str:
@@ -47,7 +46,7 @@ def triton(folder: Path, best: int = 128, fastest: float = 0.5) -> Path:
 
 
 def test_nothing_there_is_a_reason_that_does_not_depend_on_where_was_looked(tmp_path: Path) -> None:
-    for field in kernel_lineage.CACHES:
+    for field in kernel_caches.CACHES:
         first = read(field, HOME=str(tmp_path / "one"), TMPDIR=str(tmp_path))
         second = read(field, HOME=str(tmp_path / "two"), TMPDIR=str(tmp_path), TRITON_CACHE_DIR="7")
         assert first == second
@@ -212,7 +211,7 @@ def test_a_folder_that_is_a_link_or_a_file_or_a_pipe(tmp_path: Path) -> None:
 def test_a_large_cache_is_read_up_to_a_bound_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_folder, "MAX_FILES", 5)
+    monkeypatch.setattr(kernel_cache_folder, "MAX_FILES", 5)
     for number in range(9):
         (tmp_path / f"{number}.txt").write_text(str(number))
     found = read("triton_cache", TRITON_CACHE_DIR=str(tmp_path)).value
@@ -221,14 +220,14 @@ def test_a_large_cache_is_read_up_to_a_bound_and_says_so(
 
 
 def test_what_takes_too_long_enters_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_lineage, "LIMIT_S", 0)
+    monkeypatch.setattr(kernel_caches, "LIMIT_S", 0)
     said = read("triton_cache", TRITON_CACHE_DIR=str(triton(tmp_path / "cache"))).unavailable
     assert said is not None
     assert said.startswith("not read within 0 s")
 
 
 def test_where_was_looked_is_volatile(tmp_path: Path) -> None:
-    section = kernel_lineage.probe(Context(None, {"TRITON_CACHE_DIR": str(tmp_path)}))["kernels"]
+    section = kernel_caches.probe(Context(None, {"TRITON_CACHE_DIR": str(tmp_path)}))["kernels"]
     assert section.volatile["cache_paths"].value["triton_cache"] == [str(tmp_path)]
 
 
@@ -236,7 +235,7 @@ def test_of_a_process_whose_variables_are_not_readable_no_folder_is_guessed() ->
     context = Context(
         None, {}, pid=os.getpid(), root=Path("/proc/self/root"), environ_unread="no permission: …"
     )
-    for reading in kernel_lineage.probe(context)["kernels"].facts.values():
+    for reading in kernel_caches.probe(context)["kernels"].facts.values():
         assert reading.unavailable == "where it lies is not known: no permission: …"
 
 
@@ -244,5 +243,5 @@ def test_folders_of_another_root_are_those_of_its_user(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text(f"me:x:{os.getuid()}:0::/home/me:/bin/sh\n")
     triton(tmp_path / "home" / "me" / ".triton" / "cache")
-    facts = kernel_lineage.probe(Context(None, {}, root=tmp_path))["kernels"].facts
+    facts = kernel_caches.probe(Context(None, {}, root=tmp_path))["kernels"].facts
     assert facts["triton_cache"].value["files"] == 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from rip.fingerprint.process.engine_options import ALIASES, SWITCHES
-from rip.fingerprint.process.engine_settings import EXPECTED, SETTINGS, fields_of
-from rip.fingerprint.process.engines import arguments_of, is_uninteresting, recognise, split
+from rip.fingerprint.engine_arguments.command_line import arguments_of, is_uninteresting, recognise, split
+from rip.fingerprint.engine_arguments.meaning import EXPECTED, SETTINGS, fields_of
+from rip.fingerprint.engine_arguments.spelling import ALIASES, SWITCHES
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so"
 

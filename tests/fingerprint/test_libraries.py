@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fakes.libraries import NCCL, build, install, running
 from fakes.nvidia.stand_in import compiler
-from rip.fingerprint.context import Context
-from rip.fingerprint.libraries import answers as library_answers
-from rip.fingerprint.libraries.ask import QUESTIONS
-from rip.fingerprint.probes import cuda_libs, nccl_conf
+from rip.fingerprint.libraries import version_query as library_answers
+from rip.fingerprint.libraries.version_child import VERSION_FUNCTIONS
+from rip.fingerprint.probes import nccl_conf, numeric_libraries
+from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact, Section
 
 pytestmark = [
@@ -40,7 +40,7 @@ VERSIONS = {
 def section(pid: int | None = None, family: tuple[int, ...] = (), **environ: str) -> Section:
     """The libraries of this process, or of a named one."""
     root = Path("/") if pid is None else Path(f"/proc/{pid}/root")
-    return cuda_libs.probe(Context(None, environ, pid=pid, root=root, family=family))["libraries"]
+    return numeric_libraries.probe(Context(None, environ, pid=pid, root=root, family=family))["libraries"]
 
 
 def reason(found: Section, field: str) -> str:
@@ -118,7 +118,7 @@ def test_success_and_zero_is_no_driver(site: Path) -> None:
     ],
 )
 def test_numbers_of_every_age_are_read_as_their_headers_say(family: str, number: int, version: str) -> None:
-    from rip.fingerprint.libraries import ask as ask_library
+    from rip.fingerprint.libraries import version_child
 
     class Library:
         def __getattr__(self, name: str) -> Any:
@@ -130,8 +130,8 @@ def test_numbers_of_every_age_are_read_as_their_headers_say(family: str, number:
 
             return call
 
-    assert ask_library.answer(Library(), family) == version  # type: ignore[arg-type]
-    assert set(QUESTIONS) >= {family}
+    assert version_child.read_version(Library(), family) == version  # type: ignore[arg-type]
+    assert set(VERSION_FUNCTIONS) >= {family}
 
 
 def test_of_several_copies_the_one_counts_that_torch_was_linked_against(site: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_process_that_ended_leaves_reasons() -> None:
     ended.wait()
     found = section(ended.pid)
     for field in ("loaded", "nccl", "cublas_build_id"):
-        assert reason(found, field) == "there is no such process (any more)"
+        assert reason(found, field) == numeric_libraries.proc.ENDED
 
 
 # NCCL's files.
@@ -331,8 +331,10 @@ def test_files_of_a_process_that_may_not_be_read_are_not_said_to_be_absent(
 ) -> None:
     library = build(torch.parents[2] / "nvidia" / "nccl" / "lib" / "libnccl.so.2")
     with running(torch, library) as pid:
-        monkeypatch.setattr(cuda_libs.proc, "closed", lambda root: cuda_libs.proc.NO_PERMISSION)
+        monkeypatch.setattr(
+            numeric_libraries.root_files, "why_closed", lambda root: numeric_libraries.proc.NO_PERMISSION
+        )
         found = section(pid)
     assert found.facts["loaded"].value is not None
     for field in ("nccl_copies", "cublas_copies", "installed_packages", "warnings", "cuda"):
-        assert reason(found, field) == cuda_libs.proc.NO_PERMISSION
+        assert reason(found, field) == numeric_libraries.proc.NO_PERMISSION

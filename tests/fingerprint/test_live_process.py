@@ -11,13 +11,15 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from fakes.processes import SLEEP, TITLED_WORKER, make_environment, starting
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.context import Context, Server
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.probes import live_process
-from rip.fingerprint.process import proc
+from rip.fingerprint.probes import named_process
+from rip.fingerprint.probes.context import Context
+from rip.fingerprint.process import proc, root_files
+from rip.fingerprint.remote.address import Server
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint, Section, fact, unavailable
 
@@ -217,8 +219,15 @@ def test_a_zombie_is_refused() -> None:
 
 
 def test_a_kernel_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = proc.Status("kworker/0:1", "I", 2, 0x04208060, 1, 10)
-    monkeypatch.setattr(proc, "status_of", lambda pid: thread)
+    class Thread:
+        pid = 77
+
+        def __init__(self, pid: int) -> None: ...
+
+        name, ppid, status = (lambda self: "kworker/0:1"), (lambda self: 2), (lambda self: "idle")
+
+    monkeypatch.setattr(psutil, "Process", Thread)
+    monkeypatch.setattr(proc, "command_line", lambda pid: [])
     with pytest.raises(BadInput, match="kernel thread"):
         collect(pid=77)
 
@@ -238,7 +247,7 @@ def test_one_that_ends_half_way_is_told_in_facts(start: Start, monkeypatch: pyte
     def ending(context: Context) -> dict[str, Section]:
         process.kill()
         process.wait()
-        return live_process.probe(context)
+        return named_process.probe(context)
 
     module = types.ModuleType("probe_of_this_test")
     module.probe = ending  # type: ignore[attr-defined]
@@ -328,8 +337,8 @@ def rooted(tmp_path: Path) -> Path:
     ["/a/b/file", "/absolute", "/a/relative", "/folder/b/file", "/folder/relative", "/a/../a/./b/file"],
 )
 def test_links_are_followed_inside_the_root(rooted: Path, path: str) -> None:
-    assert proc.inside(rooted, path) == rooted / "a" / "b" / "file"
-    assert proc.read_inside(rooted, path, 100) == b"inside"
+    assert root_files.locate(rooted, path) == rooted / "a" / "b" / "file"
+    assert root_files.read_file(rooted, path, 100) == b"inside"
 
 
 @pytest.mark.parametrize(
@@ -337,20 +346,21 @@ def test_links_are_followed_inside_the_root(rooted: Path, path: str) -> None:
 )
 def test_no_path_leads_out_of_the_root(rooted: Path, path: str) -> None:
     with pytest.raises(proc.Unread):
-        proc.read_inside(rooted, path, 100)
+        root_files.read_file(rooted, path, 100)
 
 
 def test_a_fifo_is_not_waited_for(rooted: Path) -> None:
     os.mkfifo(rooted / "fifo")
     with pytest.raises(proc.Unread, match="no regular file"):
-        proc.read_inside(rooted, "/fifo", 100)
+        root_files.read_file(rooted, "/fifo", 100)
     with pytest.raises(proc.Unread):
-        proc.read_inside(rooted, "/a", 100)
+        root_files.read_file(rooted, "/a", 100)
 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse(start: Start, tmp_path: Path) -> None:
     program = tmp_path / "a) R 1 (b"
     program.symlink_to("/bin/sh")
     pid = start(program, "-c", "echo up; read line").pid
-    status = proc.status_of(pid)
-    assert (status.name, status.parent) == ("a) R 1 (b", os.getpid())
+    with proc.open_process(pid) as process:
+        assert (process.name(), process.ppid()) == ("a) R 1 (b", os.getpid())
+    assert proc.parent_of(pid) == os.getpid()

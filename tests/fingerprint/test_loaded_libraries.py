@@ -14,9 +14,12 @@ from fakes.nvidia.stand_in import compiler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.libraries import loaded
-from rip.fingerprint.libraries.copies import Surroundings
 from rip.fingerprint.libraries.elf import MAX_BYTES, parse_elf, read_elf
-from rip.fingerprint.libraries.loaded import LoadedLibrary, UnreadableProcess, family_of, loaded_libraries
+from rip.fingerprint.libraries.families import family_of
+from rip.fingerprint.libraries.loaded import LoadedLibrary, loaded_libraries
+from rip.fingerprint.libraries.on_disk import LibrarySearch, version_in_name
+from rip.fingerprint.process import memory_map
+from rip.fingerprint.process.proc import Unread
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="the stand-in libraries need a C compiler"),
@@ -156,7 +159,7 @@ def test_what_cannot_be_looked_at_is_not_said_to_be_deleted(
     library = build(tmp_path / "libnccl.so.2", build_id="00aa")
     with running(library) as pid:
         # As of a process with another root: its path starts elsewhere, and is found from rip's own root.
-        monkeypatch.setattr(loaded.proc, "root_of", lambda pid: tmp_path)
+        monkeypatch.setattr(loaded.root_files, "root_of", lambda pid: tmp_path)
         found = only(pid)
         assert (found.deleted, found.unseen, found.build_id) == (False, False, "00aa")
         monkeypatch.setattr(loaded, "_is_mapped", lambda *of: False)
@@ -186,14 +189,14 @@ def test_a_library_that_was_never_on_disk(tmp_path: Path) -> None:
 def test_processes_that_cannot_be_read() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    with pytest.raises(UnreadableProcess, match="no such process"):
+    with pytest.raises(Unread, match="the process ended"):
         loaded_libraries(ended.pid)
     if (
         Path("/proc/2/comm").exists()
         and Path("/proc/2/comm").read_text() == "kthreadd\n"
         and os.getuid() == 0
     ):
-        with pytest.raises(UnreadableProcess, match="kernel thread"):
+        with pytest.raises(Unread, match="kernel thread"):
             loaded_libraries(2)
 
 
@@ -205,7 +208,7 @@ def test_another_users_process_is_a_reason_with_the_mend() -> None:
         os.setuid(65534)
         try:
             loaded_libraries(os.getppid())
-        except UnreadableProcess as refused:
+        except Unread as refused:
             os.write(write, str(refused).encode())
         os._exit(0)
     os.close(write)
@@ -241,8 +244,8 @@ def test_the_loaders_cache_is_read_below_another_root(tmp_path: Path, before: by
     (root / "etc" / "ld.so.cache").write_bytes(
         before + loader_cache("/usr/lib/libnccl.so.2", "/gone/libcudart.so.12")
     )
-    found = Surroundings(root, (), {}).copies()
-    assert [(copy.label, copy.path, copy.version) for copy in found] == [
+    found = LibrarySearch(root, (), {}).copies()
+    assert [(copy.label, copy.path, version_in_name(copy.path)) for copy in found] == [
         ("system/libnccl.so.2", "/opt/real/libnccl.so.2.28.3", "2.28.3")
     ]
 
@@ -254,12 +257,14 @@ def test_a_damaged_loaders_cache_is_no_error(
     root = tmp_path_factory.getbasetemp() / "cache-root"
     (root / "etc").mkdir(parents=True, exist_ok=True)
     (root / "etc" / "ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + struct.pack("<I", count) + content)
-    assert Surroundings(root, (), {}).copies() == []
+    assert LibrarySearch(root, (), {}).copies() == []
 
 
 def test_reading_many_mappings_is_not_slow_by_design(monkeypatch: pytest.MonkeyPatch) -> None:
     # 100,000 lines of one file are one file, looked at once.
     line = b"%x-%x r--p 00000000 fe:00 7 /usr/lib/libcrypto.so.3\n"
-    monkeypatch.setattr(loaded, "_maps", lambda pid: b"".join(line % (n, n + 1) for n in range(100_000)))
+    monkeypatch.setattr(
+        memory_map, "_read_maps", lambda pid: b"".join(line % (n, n + 1) for n in range(100_000))
+    )
     assert loaded_libraries() == []
-    assert len(loaded.mappings()) == 1
+    assert len(memory_map.read_mappings()) == 1

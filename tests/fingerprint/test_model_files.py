@@ -12,7 +12,7 @@ import pytest
 from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
 from rip.fingerprint.drift.compare import drift, not_compared
-from rip.fingerprint.model import cache as cache_module
+from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve
 from rip.schemas.base import sha256_of

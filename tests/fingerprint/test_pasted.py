@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.drift.compare import compare
-from rip.fingerprint.drift.partial import NOT_PASTED
-from rip.fingerprint.pasted import from_text
-from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
+from rip.fingerprint.probes.pasted_text import from_text
+from rip.schemas.fingerprint import NOT_PASTED, Fact, Fingerprint, Section, fact, unavailable
 
 TEXTS = Path(__file__).parent / "pasted"
 

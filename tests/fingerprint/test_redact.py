@@ -7,10 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint import redact
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.pasted import from_text
-from rip.fingerprint.probes.os_env import VARIABLES
+from rip.fingerprint.fields.variables import VARIABLES
+from rip.fingerprint.probes.pasted_text import from_text
+from rip.fingerprint.untrusted import redact
 
 SECRET_NAMES = [
     "api_key",

@@ -20,12 +20,13 @@ from fakes.servers import API_KEY, endless, serve, serve_raw
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
-from rip.fingerprint.context import Context, Server
-from rip.fingerprint.doubts import doubts
 from rip.fingerprint.drift.compare import drift, not_compared
+from rip.fingerprint.present.findings import list_warnings
+from rip.fingerprint.probes.context import Context
+from rip.fingerprint.probes.remote_server import probe
 from rip.fingerprint.remote import client as bounded_http
-from rip.fingerprint.remote.server import probe
-from rip.fingerprint.remote.vllm_text import settings_of
+from rip.fingerprint.remote.address import Server
+from rip.fingerprint.remote.vllm_config_text import settings_of
 from rip.schemas.errors import BadInput, EngineFailed
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
@@ -396,7 +397,7 @@ def test_answers_of_another_shape_are_facts(answer: object) -> None:
         shapeless |= {"GET /v1/models": servers.BY_ENGINE[engine]["GET /v1/models"]}
         found = ask(shapeless)
         assert engine == "tgi" or value(found, "engine.name") == engine
-        with pytest.raises(EngineFailed, match=r"no question as an inference|does not speak HTTP"):
+        with pytest.raises(EngineFailed, match=r"does not answer as an inference server|does not speak HTTP"):
             ask(dict.fromkeys(servers.BY_ENGINE[engine], answer))
 
 
@@ -490,7 +491,7 @@ def test_no_answer_of_wrong_types_ends_the_reading(engine: str, data: st.DataObj
         context = Context(None, {}, server=Server("http://127.0.0.1:1"))
         found = Fingerprint.build("0", "2026-07-14T09:30:00+00:00", probe(context))
         assert Fingerprint.from_json(found.to_json(), "it") == found
-        assert doubts(found) == []
+        assert list_warnings(found) == []
 
 
 @given(st.text(alphabet="ab=,'\"\\()[]{} 01.", max_size=60))
@@ -615,8 +616,11 @@ def test_an_address_with_a_path_keeps_it() -> None:
 
 def test_the_server_is_asked_no_more_when_it_falls_silent(short: None) -> None:
     asked: list[str] = []
-    with serve_raw(endless(b"", b"", 0.05)) as url, pytest.raises(EngineFailed, match="no question"):
-        collect(server=Server(url, asking=asked.append))
+    with (
+        serve_raw(endless(b"", b"", 0.05)) as url,
+        pytest.raises(EngineFailed, match="does not answer as an inference"),
+    ):
+        collect(server=Server(url, on_request=asked.append))
     assert len(asked) == bounded_http.MAX_SILENT
 
 

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.probes.os_env import VARIABLES
+from rip.fingerprint.fields.variables import VARIABLES
 from rip.fingerprint.rules import RULES, rule_for, rules_of
-from rip.fingerprint.rules.defaults import DEFAULTS, NOT_SET
+from rip.fingerprint.rules.variable_defaults import DEFAULTS
 from rip.schemas.change import Change
-from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
+from rip.schemas.fingerprint import NOT_SET, Fact, Fingerprint, Section, fact, unavailable
 
 UNSET = unavailable(NOT_SET, "environment")
 
@@ -136,7 +136,7 @@ def test_versions_of_cublas_say_what_kind_of_change_it_is() -> None:
     assert len({patch, minor, build}) == 3
     assert other == minor
     assert "patch level" in patch
-    assert "another build" in build
+    assert "a different build" in build
     assert all("cuBLAS, Results reproducibility" in rule for rule in (patch, minor, build))
 
 
@@ -196,8 +196,8 @@ def test_quantized_keys_and_values_may_change_tokens(before: str, after: str, ri
 def test_another_compute_capability_is_said_to_be_one() -> None:
     other = changed("gpus.name_and_compute_capability", "NVIDIA A100-SXM4-80GB 8.0", "NVIDIA H200 9.0").rule
     same = changed("gpus.name_and_compute_capability", "NVIDIA H100 80GB HBM3 9.0", "NVIDIA H200 9.0").rule
-    assert "another architecture" in other
-    assert "another architecture" not in same
+    assert "a different architecture" in other
+    assert "a different architecture" not in same
 
 
 def test_rows_are_listed_up_to_the_first_that_always_applies() -> None:

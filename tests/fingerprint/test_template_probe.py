@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rip.fingerprint.model import template_probe
-from rip.fingerprint.model.cache import DigestCache
+from rip.fingerprint.model.digest_cache import DigestCache
 from rip.fingerprint.model.template_probe import CASES, rendered_facts
 from rip.schemas.fingerprint import Fact
 

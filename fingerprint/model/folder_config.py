@@ -1,0 +1,195 @@
+"""What a model folder says beside its weights: config, quantization, code, adapters, sampling defaults."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...schemas.base import sha256_of
+from ...schemas.fingerprint import Fact, fact, unavailable
+from ..untrusted.files import digest_of, read_object, read_small
+from .hashing import unreadable
+from .ref import ADAPTER_CONFIG, adapter_weights
+from .weights import not_read
+
+if TYPE_CHECKING:
+    from ...schemas.choices import Strength
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+CONFIG_FIELDS = (
+    "config_sha256",
+    "generation_config_sha256",
+    "quantization_method",
+    "quantization_config_sha256",
+    "dtype",
+    "architecture",
+    "vocab_size",
+    "context_length",
+    "code",
+    "adapters",
+)
+_QUANTIZATION_FILES = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""File that a quantization tool leaves beside the weights → method where the file does not name one."""
+_NOT_QUANTIZED = "config.json states no quantization"
+
+
+def folder_facts(
+    folder: Path, adapters: Sequence[Path], digests: Mapping[Path, str], strength: Strength
+) -> dict[str, Fact]:
+    """The `CONFIG_FIELDS` of a model folder.
+
+    Args:
+        folder: The model.
+        adapters: Folders of adapters in it.
+        digests: Hex SHA-256 of the adapters' weights files; they are read at strength `verified`.
+        strength: How the weights were read.
+    """
+    config = read_object(folder / CONFIG)
+    method, quantization = _quantization(folder, config)
+    return {
+        "config_sha256": digest_of(config, CONFIG),
+        "generation_config_sha256": digest_of(read_object(folder / GENERATION), GENERATION),
+        "quantization_method": method,
+        "quantization_config_sha256": quantization,
+        "dtype": _from_config(config, _dtype),
+        "architecture": _from_config(config, _architecture),
+        "vocab_size": _from_config(config, _size("vocab_size")),
+        "context_length": _from_config(config, _size("max_position_embeddings")),
+        "code": _code(folder),
+        "adapters": fact({_name(path, folder): _adapter(path, digests) for path in adapters}, ADAPTER_CONFIG)
+        if strength == "verified" or not adapters
+        else not_read(strength),
+    }
+
+
+def adapter_facts(folder: Path) -> dict[str, Fact]:
+    """The `CONFIG_FIELDS` of an adapter: most are those of its base model, which is named."""
+    config = read_object(folder / ADAPTER_CONFIG)
+    of_base = unavailable(
+        f"an adapter; its base model has it: {_base(config) or 'not named'}", ADAPTER_CONFIG
+    )
+    return {
+        **dict.fromkeys(CONFIG_FIELDS, of_base),
+        "config_sha256": digest_of(config, ADAPTER_CONFIG),
+        "code": _code(folder),
+        "adapters": fact({".": _adapter(folder, {})}, ADAPTER_CONFIG),
+    }
+
+
+def sampling_defaults(folder: Path) -> Fact:
+    """What an engine samples with where a request says nothing."""
+    generation = read_object(folder / GENERATION)
+    if isinstance(generation, str):
+        return unavailable(generation, GENERATION)
+    own_notes = {"transformers_version", "_from_model_config"}
+    return fact({name: value for name, value in generation.items() if name not in own_notes}, GENERATION)
+
+
+def _from_config(config: dict[str, Any] | str, read: Callable[[dict[str, Any]], str | int | None]) -> Fact:
+    if isinstance(config, str):
+        return unavailable(config, CONFIG)
+    value = read(config)
+    return fact(value, CONFIG) if value else unavailable(f"{CONFIG} does not state it", CONFIG)
+
+
+def _dtype(config: dict[str, Any]) -> str | None:
+    text_config = config.get("text_config")
+    for holder in (config, text_config if isinstance(text_config, dict) else {}):
+        if dtype := holder.get("dtype") or holder.get("torch_dtype"):
+            return str(dtype)
+    return None
+
+
+def _size(name: str) -> Callable[[dict[str, Any]], int | None]:
+    """A reader of a size, which models with several parts state for their text."""
+
+    def read(config: dict[str, Any]) -> int | None:
+        text = config.get("text_config")
+        value = config.get(name) or (text.get(name) if isinstance(text, dict) else None)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    return read
+
+
+def _architecture(config: dict[str, Any]) -> str | None:
+    names = config.get("architectures")
+    named = names[0] if isinstance(names, list) and names else config.get("model_type")
+    return str(named) if named else None
+
+
+# Quantization --------------------------------------------------------------------------------------------
+
+
+def _quantization(folder: Path, config: dict[str, Any] | str) -> tuple[Fact, Fact]:
+    """The method, and the digest of the whole configuration."""
+    if isinstance(config, dict):
+        text = config.get("text_config")
+        for holder in (config, text if isinstance(text, dict) else {}):
+            for name in ("quantization_config", "compression_config"):
+                if stated := holder.get(name):
+                    return _stated_quantization(stated, CONFIG, None)
+    for name, method in _QUANTIZATION_FILES.items():
+        if (folder / name).is_file():
+            return _stated_quantization(read_object(folder / name), name, method)
+    if isinstance(config, str):
+        return unavailable(config, CONFIG), unavailable(config, CONFIG)
+    return fact("none", CONFIG), unavailable(_NOT_QUANTIZED, CONFIG)
+
+
+def _stated_quantization(stated: Any, source: str, otherwise: str | None) -> tuple[Fact, Fact]:
+    if not isinstance(stated, dict):
+        absent = unavailable(stated if otherwise else f"{source} does not state it", source)
+        return absent, absent
+    inner = stated.get("quantization")
+    algorithm = inner.get("quant_algo") if isinstance(inner, dict) else None
+    method = stated.get("quant_method") or (otherwise and " ".join(filter(None, (otherwise, algorithm))))
+    return (
+        fact(str(method), source) if method else unavailable(f"{source} does not state it", source),
+        fact(sha256_of(stated), source),
+    )
+
+
+# Code and adapters ---------------------------------------------------------------------------------------
+
+
+def _code(folder: Path) -> Fact:
+    """Python files that `trust_remote_code` would run: they compute what the model computes."""
+    digests: dict[str, str] = {}
+    for path in sorted(folder.glob("*.py")):
+        if path.is_file():
+            try:
+                digests[path.name] = hashlib.sha256(read_small(path)).hexdigest()
+            except OSError as error:
+                raise unreadable(path, error) from None
+    return fact(digests, "file-sha256:verified")
+
+
+def _adapter(folder: Path, digests: Mapping[Path, str]) -> dict[str, Any]:
+    """An adapter's identity. An entry that its config does not state is left out."""
+    config = read_object(folder / ADAPTER_CONFIG)
+    found: dict[str, Any] = {
+        "config_sha256": digest_of(config, ADAPTER_CONFIG).text(),
+        "base": _base(config) or "not named",
+    }
+    if isinstance(config, dict):
+        for name in ("peft_type", "r", "lora_alpha"):
+            if isinstance(config.get(name), str | int | float):
+                found[name] = config[name]
+    return found | {path.name: digests[path] for path in adapter_weights(folder) if path in digests}
+
+
+def _base(config: dict[str, Any] | str) -> str | None:
+    if isinstance(config, str):
+        return None
+    name, revision = config.get("base_model_name_or_path"), config.get("revision")
+    return (f"{name}@{revision}" if revision else str(name)) if name else None
+
+
+def _name(adapter: Path, folder: Path) -> str:
+    return "." if adapter == folder else adapter.name

@@ -1,0 +1,207 @@
+"""A drift as its readers see it: every sentence of it, in one model for terminal, Markdown and HTML.
+
+A drift may come from a stranger's document: control characters are made visible here, and what a format reads
+as markup is escaped where it is rendered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, Fingerprint
+from ..drift.comparable import count_forbidden
+from ..drift.compare import by_risk
+from .values import before_and_after, visible
+
+if TYPE_CHECKING:
+    from ...schemas.change import Change, Drift
+
+HEADINGS = {
+    "semantic": "Semantic in doubt",
+    "token": "Tokens in doubt",
+    "numeric": "Numbers in doubt",
+    "bitwise": "Bitwise equality in doubt",
+    "no rule": "No rule",
+    "none": "None directly at risk",
+}
+MEANINGS = {
+    "semantic": "The answers themselves may change. Expect no stronger level to hold.",
+    "token": "The same logits may give different tokens.",
+    "numeric": "The logits may leave any tolerance that was measured before.",
+    "bitwise": "Results may no longer be bit-identical. A replay shows whether tokens change.",
+    "no rule": "No rule states what these put at risk.",
+    "none": "A rule says that these alone change no result.",
+}
+CLOSING = "A rule names the level in doubt. Whether it was lost is known only after a replay."
+_READ_ALL = "run rip as the user who owns the process, or as root, and read it again"
+_SHOWN_FIELDS = 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change as it is shown."""
+
+    name: str
+    before: str
+    after: str
+    why: str
+    urls: list[str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The changes of one risk, and what to replay: advice and the fields it is for."""
+
+    risk: str
+    heading: str
+    meaning: str
+    rows: list[Row]
+    replays: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One of the thirteen flat keys on both sides."""
+
+    name: str
+    before: str
+    after: str
+    state: str
+    """`changed`, `unknown` (to one side or both) or `equal`."""
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """Everything that a report of a drift shows."""
+
+    headline: str
+    sides: list[tuple[str, str, str]]
+    keys: list[Key]
+    groups: list[Group]
+    closing: str | None
+    notes: list[str]
+
+
+def describe_drift(found: Drift, base: Fingerprint, now: Fingerprint, names: tuple[str, str]) -> DriftReport:
+    """The model of a report.
+
+    Args:
+        found: Of `base` and `now`.
+        base: The earlier one.
+        now: The present one.
+        names: What to call them, for example their file names.
+    """
+    return DriftReport(
+        headline(found),
+        _sides(base, now, names),
+        _keys(found, base, now),
+        group_changes(found.changes),
+        CLOSING if found.changes else None,
+        list_notes(found),
+    )
+
+
+def headline(found: Drift) -> str:
+    """What the drift amounts to, in one sentence without a full stop."""
+    if not found.changes:
+        return "no change that counts" if found.ignored else "no change"
+    parts = [f"{group} {len(members)}" for group, members in by_risk(found.changes)]
+    return f"{_count(len(found.changes), 'change')} ({', '.join(parts)})"
+
+
+def group_changes(changes: list[Change]) -> list[Group]:
+    """Changes by risk, gravest first."""
+    return [
+        Group(
+            group,
+            HEADINGS[group],
+            MEANINGS[group],
+            [_row(change) for change in members],
+            list_replays(members),
+        )
+        for group, members in by_risk(changes)
+    ]
+
+
+def _row(change: Change) -> Row:
+    before, after = before_and_after(change)
+    return Row(visible(change.name), before, after, visible(change.rule), _web_addresses(change))
+
+
+def list_replays(changes: list[Change]) -> list[tuple[str, list[str]]]:
+    """What to replay, each advice once, with the fields that need it."""
+    advised: dict[str, list[str]] = {}
+    for change in changes:
+        if change.replay:
+            advised.setdefault(visible(change.replay), []).append(visible(change.name))
+    return list(advised.items())
+
+
+def list_notes(found: Drift) -> list[str]:
+    """What else the reader must know: ignored changes, what could not be compared, other sources."""
+    notes = [f"ignored: {visible(change.name)}" for change in found.ignored or ()]
+    if found.not_compared:
+        keys = [key for key, field in FLAT_KEYS.items() if ".".join(field) in found.not_compared]
+        count = len(found.not_compared)
+        notes.append(
+            f"{_count(count, 'field')} could not be compared: one or both sides do not report "
+            f"{'it' if count == 1 else 'them'} ({found.compared} compared)"
+            + (f"; among them {', '.join(keys)}" if keys else "")
+        )
+    sources = [str(change) for change in found.other_sources or ()] or found.source_changes
+    return notes + [f"same value, different source: {visible(line)}" for line in sources]
+
+
+def permission_note(base: Fingerprint, now: Fingerprint, names: tuple[str, str]) -> str | None:
+    """What lack of permission has hidden, and how to fix it; None where it hid nothing."""
+    hidden = [
+        f"{count} of {name}"
+        for name, one in zip(names, (base, now), strict=True)
+        if (count := count_forbidden(one))
+    ]
+    if not hidden:
+        return None
+    return f"fields not compared, because rip may not read them: {', '.join(hidden)}; {_READ_ALL}"
+
+
+def list_fields(names: list[str]) -> str:
+    """Field names in one line, the first few of many."""
+    rest = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
+    return ", ".join(names[:_SHOWN_FIELDS]) + rest
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _sides(base: Fingerprint, now: Fingerprint, names: tuple[str, str]) -> list[tuple[str, str, str]]:
+    return [
+        ("name", visible(names[0]), visible(names[1])),
+        ("read", _when(base), _when(now)),
+        ("by rip", visible(base.tool_version), visible(now.tool_version)),
+        ("root digest", base.root_digest[:16], now.root_digest[:16]),
+    ]
+
+
+def _when(fingerprint: Fingerprint) -> str:
+    return "not stated" if fingerprint.created == NO_TIME else visible(fingerprint.created)
+
+
+def _keys(found: Drift, base: Fingerprint, now: Fingerprint) -> list[Key]:
+    changed = {change.name for change in (*found.changes, *(found.ignored or ()))}
+    before, after = base.flat(), now.flat()
+    keys = []
+    for key, field in FLAT_KEYS.items():
+        name = ".".join(field)
+        unknown = name in (found.not_compared or ()) or not (base.get(*field) or now.get(*field))
+        state = "changed" if name in changed else "unknown" if unknown else "equal"
+        keys.append(Key(key, visible(str(before[key])), visible(str(after[key])), state))
+    return keys
+
+
+def _web_addresses(change: Change) -> list[str]:
+    """Only plain web addresses become links: the document may come from anywhere."""
+    return [
+        url for url in change.sources or () if url.startswith("https://") and not set(url) & set("<>\"'` \\")
+    ]

@@ -1,0 +1,1 @@
+"""Handling what comes from outside: bounded in time and size, regular files only, secrets taken out."""

@@ -1,0 +1,76 @@
+"""Opening files of folders that anybody may have written: regular files only, so that nothing can block."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from ...schemas.base import canonical_json, sha256_of
+from ...schemas.fingerprint import Fact, fact, unavailable
+
+SMALL_BYTES = 256 * 1024 * 1024
+"""The largest tokenizer files have some tens of megabytes; what is beyond is not read into memory."""
+JSON_VERIFIED = "json-sha256:verified"
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading, unbuffered; symlinks are followed, a pipe or a device is never waited for.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for a writer; on a regular file the flag has no effect.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return FileIO(descriptor, "rb")
+
+
+def read_small(path: Path) -> bytes:
+    """All bytes of a configuration, template or tokenizer file.
+
+    Raises:
+        OSError: As `open_regular`, or larger than `SMALL_BYTES`.
+    """
+    with open_regular(path) as file:
+        content = file.read(SMALL_BYTES + 1)  # a raw read may return less than there is
+        while content and len(content) <= SMALL_BYTES and (more := file.read(SMALL_BYTES + 1 - len(content))):
+            content += more
+    if len(content) > SMALL_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {SMALL_BYTES >> 20} MiB", str(path))
+    return content
+
+
+def read_object(path: Path) -> dict[str, Any] | str:
+    """The object in a JSON file, fit for a fingerprint, or, as text, why there is none."""
+    content = read_any_object(path)
+    if isinstance(content, dict):
+        try:
+            canonical_json(content)
+        except (ValueError, RecursionError):
+            return f"{path.name} has no canonical form (half a character in its text, or nested too deeply)"
+    return content
+
+
+def read_any_object(path: Path) -> dict[str, Any] | str:
+    """The object in a JSON file (NaN allowed, a later key wins), or, as text, why there is none."""
+    try:
+        content = json.loads(read_small(path))
+    except FileNotFoundError:
+        return f"the folder has no {path.name}"
+    except OSError as error:
+        return f"{path.name} could not be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return f"{path.name} is not JSON"
+    return content if isinstance(content, dict) else f"{path.name} is not a JSON object"
+
+
+def digest_of(content: dict[str, Any] | str, name: str) -> Fact:
+    """The SHA-256 of the canonical JSON of what `read_object` read; where it read nothing, why."""
+    return unavailable(content, name) if isinstance(content, str) else fact(sha256_of(content), JSON_VERIFIED)
