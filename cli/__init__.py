@@ -90,7 +90,7 @@ def main() -> NoReturn:
     debug = len(arguments) < len(sys.argv) - 1
     outlive_readers()
     # What supervisors and CI send is an interruption too: what was recorded is kept, and servers are stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
             app(arguments, prog_name="rip", standalone_mode=True)
@@ -106,6 +106,8 @@ def main() -> NoReturn:
             vars(error).pop("__notes__", None)  # the fix, which is told below
             traceback.print_exc()
         code = _tell(error)
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # a program that calls this may have one of its own
     sys.exit(code)
 
 

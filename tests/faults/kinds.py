@@ -23,6 +23,11 @@ BOTH_TABLES = ("rotary_emb:0", "rotary_emb:1")
 FLASH = "_scaled_dot_product_flash_attention_for_cpu.default"
 
 
+def first_linear(model: str) -> str:
+    """The first linear layer of a model."""
+    return "layers.0.attn.c_attn" if model == "gpt2" else "layers.0.self_attn.q_proj"
+
+
 def hooked(
     kind: str,
     model: str,
