@@ -15,11 +15,13 @@ import typer
 
 from .. import __version__
 from ..schemas.errors import RipError
+from .command_group import CommandGroup
 from .exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
 from .streams import outlive_readers
 
 app = typer.Typer(
     name="rip",
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,39 +51,6 @@ def _global_options(
     ] = False,
 ) -> None:
     pass
-
-
-def _register_commands() -> None:
-    from . import (
-        check,
-        demo,
-        diverge,
-        drift,
-        envelope,
-        fingerprint,
-        narrow,
-        query,
-        record,
-        replay,
-        report,
-        tap,
-    )
-
-    app.command("fingerprint", short_help="Read what this environment is.")(fingerprint.fingerprint)
-    app.command("drift", short_help="Compare two fingerprints.")(drift.drift)
-    app.add_typer(envelope.app, name="envelope", short_help="Make, show and check records of requests.")
-    app.command("record", short_help="Record live traffic as envelopes, as a proxy.")(record.record)
-    app.command("replay", short_help="Re-run recorded requests, every layer observed.")(replay.replay)
-    app.command("tap", short_help="Make a trace of what vLLM's taps saw by themselves.")(tap.tap)
-    app.command("diverge", short_help="Compare two traces: where and why they part.")(diverge.diverge)
-    app.command("report", short_help="The postmortem of a comparison: HTML or Markdown.")(report.report)
-    app.command("narrow", short_help="Which settings turn a divergence on, by experiment.")(narrow.narrow)
-    app.add_typer(check.app, name="check", short_help="Does an engine keep what it promises?")
-    app.command("query", short_help="Run SQL over a trace or a result.")(query.query)
-    app.command("demo", short_help="The main job on a real model, in minutes.")(demo.demo)
-
-
-_register_commands()
 
 
 def main() -> NoReturn:
