@@ -8,7 +8,7 @@ from functools import partial
 
 from faults import plants
 from faults.case import Case, Side
-from faults.kinds import FLASH, a_weight, an_op, first_linear, shifted_positions
+from faults.kinds import FLASH, LAST_BIT, a_weight, an_op, first_linear, shifted_positions
 from faults.kinds_cache import BLOCK, SCALED, at_decode, scale_block, stale_in_decode
 from faults.kinds_modules import at_position, norm_in_bfloat16, split_reduction
 from faults.kinds_sampling import HOT, by_probability, skip_one
@@ -45,7 +45,7 @@ def cases() -> Iterator[Case]:
                 ("module",),
                 f"{attention}:attn",
                 None,
-                an_op(FLASH),
+                an_op(FLASH, LAST_BIT),
             ),
             (
                 "decode reads stale weights",

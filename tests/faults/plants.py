@@ -66,7 +66,7 @@ def output(site: str, change: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 def last_bit(values: torch.Tensor) -> torch.Tensor:
     """The same with the last bit of every number flipped: a rounding that depends on no machine's kernels."""
     bits = {2: torch.int16, 4: torch.int32}[values.element_size()]
-    return (values.contiguous().view(bits) ^ 1).view(values.dtype)
+    return torch.bitwise_xor(values.contiguous().view(bits), 1).view(values.dtype)
 
 
 def rounding(site: str, when: Callable[[int, int], bool] = lambda _cached, _tokens: True) -> Plant:
