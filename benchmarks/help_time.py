@@ -2,8 +2,9 @@
 
     python benchmarks/help_time.py
 
-Runs alternate, so that all meet the same machine; a ratio is the median over the rounds. Compiled files lie in a
-folder of the benchmark, as an installation has them. Where the budget is missed, the slowest imports are listed.
+Runs alternate, so that all meet the same machine; a ratio is the median over the rounds. Compiled files lie
+in a folder of the benchmark, as an installation has them. Where the budget is missed, the slowest imports are
+listed.
 """
 
 from __future__ import annotations
