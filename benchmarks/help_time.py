@@ -46,10 +46,10 @@ def seconds(command: list[str], env: dict[str, str]) -> float:
 def slowest_imports(count: int, env: dict[str, str]) -> list[str]:
     """The imports of `rip --help` that take longest by themselves: lines of `python -X importtime`."""
     command = [sys.executable, "-X", "importtime", str(RIP), "--help"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, env=env).stderr.splitlines()[
-        1:
-    ]
-    return sorted(told, key=lambda line: int(line.split(":")[1].split("|")[0]), reverse=True)[:count]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return sorted(
+        done.stderr.splitlines()[1:], key=lambda line: int(line.split(":")[1].split("|")[0]), reverse=True
+    )[:count]
 
 
 def main() -> int:

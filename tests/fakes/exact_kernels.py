@@ -86,6 +86,7 @@ def attention(
     if is_causal:
         scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
     found, sums = shares(scores, -1)
+    found = np.where(np.isneginf(scores).all(axis=-1, keepdims=True), 0, found)  # a row of padding
     return rounded(found @ v, q_BHTD), torch.from_numpy(sums).float()
 
 
