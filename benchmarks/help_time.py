@@ -47,9 +47,8 @@ def slowest_imports(count: int, env: dict[str, str]) -> list[str]:
     """The imports of `rip --help` that take longest by themselves: lines of `python -X importtime`."""
     command = [sys.executable, "-X", "importtime", str(RIP), "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
-    return sorted(
-        done.stderr.splitlines()[1:], key=lambda line: int(line.split(":")[1].split("|")[0]), reverse=True
-    )[:count]
+    told = done.stderr.splitlines()[1:]
+    return sorted(told, key=lambda line: int(line.split(":")[1].split("|")[0]), reverse=True)[:count]
 
 
 def main() -> int:
