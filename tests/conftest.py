@@ -20,6 +20,9 @@ if (workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) is not None:
     # Workers, and the processes that their tests start, share the cores instead of fighting for them.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("rip", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("rip")
 
