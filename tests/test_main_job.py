@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.batch_kernels import sum_by_batch
 from rip.cli import app
 from rip.commands.demo import REQUESTS
 from rip.replay.request.expected_answer import first_difference
@@ -24,6 +26,14 @@ def rip(*words: object) -> tuple[int, str]:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_by_batch() -> Iterator[None]:
+    """A batch differs from its sequences run alone on every machine, and only where there is a batch."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        sum_by_batch(monkeypatch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from fakes.batch_kernels import sum_by_batch
 from fakes.command_line import Done, Rip
 from rip.schemas.check import Check
 from rip.schemas.envelope import load_requests
@@ -242,8 +243,11 @@ def test_the_hf_engine_repeats_itself(check: Callable[..., Done]) -> None:
 
 
 @pytest.mark.model
-def test_real_bf16_drifts_in_a_batch_and_only_there(check: Callable[..., Done], smollm2: Path) -> None:
-    """The negative control on a real model: what is known to drift must fail the check."""
+def test_real_bf16_drifts_in_a_batch_and_only_there(
+    check: Callable[..., Done], smollm2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control on a real model: sums in another order in a batch must fail the check."""
+    sum_by_batch(monkeypatch)
     real = ("--sequences", "3", "--tokens", "2", "--set", "dtype=bfloat16", "--set", "threads=1")
     drifting = check(*real, "-o", "d", engine=None, model=smollm2)
     assert drifting.code == 1, drifting.err

@@ -329,7 +329,7 @@ def cut_short(weights: dict[str, Any]) -> None:
         (lambda f: (f / GENERATION).write_text("{"), "generation_config.json: not JSON"),
         (lambda f: (f / GENERATION).write_text('{"top_p": 7}'), "of the model: top_p cannot apply"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip
 def test_damaged_models_are_refused(
     rip: Rip, broken_model: Callable[[Any], None], damage: Callable[[Path], object], message: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -123,34 +124,74 @@ def is_right(seen: Seen) -> bool:
     return seen.changed and seen.site_exact is not False and seen.label_within(3) and said and zoomed
 
 
-def table(seen: Iterable[Seen]) -> str:
+@dataclass(frozen=True)
+class Judged:
+    """What a run of the corpus keeps of a case.
+
+    Attributes:
+        planted: It has a fault.
+        right: What must hold does.
+        first: The right label is ranked first.
+        three: It is among the first three.
+        site_exact: As of `Seen`.
+        op_named: As of `zoomed`.
+        proven: As of `zoomed`.
+    """
+
+    kind: str
+    model: str
+    planted: bool
+    right: bool
+    first: bool
+    three: bool
+    site_exact: bool | None
+    op_named: bool | None
+    proven: bool | None
+
+
+def judged(seen: Seen) -> Judged:
+    """Judge what came of a case."""
+    case = seen.case
+    return Judged(
+        case.kind,
+        case.model,
+        bool(case.causes),
+        is_right(seen),
+        seen.label_within(1),
+        seen.label_within(3),
+        seen.site_exact,
+        op_named(seen),
+        proven(seen),
+    )
+
+
+def table(cases: Iterable[Judged]) -> str:
     """A Markdown table of kinds: cases, exact sites, labels first and among three, and what zoom says."""
     names = ("kind", "cases", "models", "site exact", "label first", "label in three", "op named",
              "transplant proven")  # fmt: skip
     rows = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    kinds: dict[str, list[Seen]] = {}
-    for one in seen:
-        kinds.setdefault(one.case.kind, []).append(one)
-    faults = [one for found in kinds.values() for one in found if one.case.causes]
+    kinds: dict[str, list[Judged]] = {}
+    for one in cases:
+        kinds.setdefault(one.kind, []).append(one)
+    faults = [one for found in kinds.values() for one in found if one.planted]
     for kind, found in kinds.items():
         if kind != NO_FAULT:
             rows.append(_row(kind, found))
     rows.append(_row(f"**all {len(kinds) - (NO_FAULT in kinds)} kinds**", faults))
     pairs = kinds.get(NO_FAULT, [])
-    quiet = sum(is_right(one) for one in pairs)
+    quiet = sum(one.right for one in pairs)
     return "\n".join([*rows, "", f"Without a fault: {len(pairs)} pairs, {len(pairs) - quiet} alarms."])
 
 
-def _row(name: str, found: list[Seen]) -> str:
-    first, three = ([one.label_within(places) for one in found] for places in (1, 3))
+def _row(name: str, found: list[Judged]) -> str:
     counts = [
         _share([one.site_exact for one in found]),
-        _share(first),
-        _share(three),
-        _share([op_named(one) for one in found]),
-        _share([proven(one) for one in found]),
+        _share([one.first for one in found]),
+        _share([one.three for one in found]),
+        _share([one.op_named for one in found]),
+        _share([one.proven for one in found]),
     ]
-    models = len({one.case.model for one in found})
+    models = len({one.model for one in found})
     return f"| {name} | {len(found)} | {models} | {' | '.join(counts)} |"
 
 

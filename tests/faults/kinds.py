@@ -21,6 +21,13 @@ PLACES: tuple[tuple[str, str], ...] = (
 BOTH_TABLES = ("rotary_emb:0", "rotary_emb:1")
 """Cosines and sines."""
 FLASH = "_scaled_dot_product_flash_attention_for_cpu.default"
+LAST_BIT = "bitwise_xor.Scalar"
+"""What zoom names of `plants.last_bit`, where the kernels before it gave the same bits."""
+
+
+def first_linear(model: str) -> str:
+    """The first linear layer of a model."""
+    return "layers.0.attn.c_attn" if model == "gpt2" else "layers.0.self_attn.q_proj"
 
 
 def hooked(

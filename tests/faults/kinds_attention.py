@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from faults import plants
 from faults.case import Case, Plant, Side
-from faults.kinds import BOTH_TABLES, FLASH, MODULE, a_weight, an_op, hooked, shifted_positions
+from faults.kinds import BOTH_TABLES, FLASH, LAST_BIT, MODULE, a_weight, an_op, hooked, shifted_positions
 from faults.kinds_weights import one_ulp
 from rip.replay.engines.hf.engine import HfEngine
 from torch import nn
@@ -28,12 +28,12 @@ def _attention() -> Iterator[Case]:
     places += [("llama-bf16", 0), ("llama-bf16", 2), ("qwen2", 1), ("window", 0), ("mixtral", 1)]
     for model, layer in places:
         site = f"layers.{layer}.self_attn"
-        for kind, compute, op in (
-            ("another attention kernel in one layer", plants.math_kernel, FLASH),
-            ("one attention head zero", plants.first_head_zero, "fill_.Tensor"),
-            ("attention scale wrong", plants.other_scale, FLASH),
+        for kind, compute, ops in (
+            ("another attention kernel in one layer", plants.math_kernel, (FLASH, LAST_BIT)),
+            ("one attention head zero", plants.first_head_zero, ("fill_.Tensor",)),
+            ("attention scale wrong", plants.other_scale, (FLASH,)),
         ):
-            yield hooked(kind, model, f"{site}:attn", plants.attention(site, compute), named=an_op(op))
+            yield hooked(kind, model, f"{site}:attn", plants.attention(site, compute), named=an_op(*ops))
         at = 3 + 2 * layer
         yield hooked(
             "RoPE off by one in one layer",

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from faults import plants
 from faults.case import LENGTHS, Case, Named, Plant, Side
-from faults.kinds import FLASH, PLACES, an_op, hooked
+from faults.kinds import FLASH, LAST_BIT, PLACES, an_op, first_linear, hooked
 from rip.replay.engines.hf.engine import HfEngine
 from rip.schemas.trace import HEADER_KEY, Setting, TraceHeader
 from torch import nn
@@ -63,7 +63,9 @@ def _decode() -> Iterator[Case]:
     for model, layer in (("llama", 0), ("llama", 2), ("qwen2", 1), ("llama-bf16", 1), ("mixtral", 2)):
         site = attn(model, layer)
         plant = plants.attention(site.partition(":")[0], plants.math_kernel_in_decode)
-        yield hooked("another attention kernel in decode", model, site, plant, DECODE, named=an_op(FLASH))
+        yield hooked(
+            "another attention kernel in decode", model, site, plant, DECODE, named=an_op(FLASH, LAST_BIT)
+        )
 
 
 def stale_in_decode(site: str) -> Plant:
@@ -173,12 +175,13 @@ def _boundaries() -> Iterator[Case]:
                 named=SCALED,
             )
     for model in ("llama", "window", "qwen2", "gpt2", "mixtral", "gemma3"):
+        plant = plants.rounding(first_linear(model), plants.in_later_chunks)
         yield Case(
             "prefix cache warm",
             f"{BLOCK} tokens",
             model,
             Side(),
-            Side(settings=chunked, rewrite=warm),
+            Side(settings=chunked, plant=plant, rewrite=warm),
             ("cache-boundary",),
         )
         for chunk in (5, 8):
@@ -187,7 +190,7 @@ def _boundaries() -> Iterator[Case]:
                 f"{chunk} tokens",
                 model,
                 Side(),
-                Side(settings={"prefill_chunk": chunk}),
+                Side(settings={"prefill_chunk": chunk}, plant=plant),
                 ("prefill-chunk", "cache-boundary"),
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from faults import plants
 from faults.case import LENGTHS, PROMPTS, Case, Plant, Side
-from faults.kinds import an_op
+from faults.kinds import an_op, first_linear
 from faults.kinds_weights import scale_first
 from rip.replay.engines.hf.engine import HfEngine
 from torch import nn
@@ -67,12 +67,13 @@ def _prompt(kind: str, where: str, model: str, prompts: Sequence[Sequence[int]],
 def _lanes() -> Iterator[Case]:
     eager, golden = {"attention": "eager"}, {"mode": "golden-prefill"}
     for model in MODELS:
+        attention = "layers.0.attn" if model == "gpt2" else "layers.0.self_attn"
         yield Case(
             "attention implementation",
             "whole lane",
             model,
             Side(),
-            Side(settings=eager),
+            Side(settings=eager, plant=plants.attention(attention, plants.eager_kernel)),
             ("attention-backend",),
         )
         other = "float32" if model == "llama-bf16" else "bfloat16"
@@ -81,7 +82,7 @@ def _lanes() -> Iterator[Case]:
             "scoring against decoding",
             "golden-prefill",
             model,
-            Side(),
+            Side(plant=plants.rounding(first_linear(model), plants.in_decode)),
             Side(options=golden, golden=True),
             ("prefill-decode",),
         )
@@ -89,23 +90,22 @@ def _lanes() -> Iterator[Case]:
 
 def _batches() -> Iterator[Case]:
     for model in MODELS:
+        plant = plants.rounding(first_linear(model))
         for size in (2, 3):
-            yield Case(
-                "batch size", f"{size}", model, Side(), Side(settings={"batch_size": size}), ("batch-shape",)
-            )
+            together = Side(settings={"batch_size": size}, plant=plant)
+            yield Case("batch size", f"{size}", model, Side(), together, ("batch-shape",))
         for count in (1, 4):
-            yield Case(
-                "neighbours", f"{count}", model, Side(), Side(options={"fill": count}), ("batch-shape",)
-            )
-    together = {"batch_size": 3}
-    for model in ("llama", "llama-bf16", "qwen2", "gpt2", "mixtral"):
-        right = {**together, "padding_side": "right"}
+            beside = Side(options={"fill": count}, plant=plant)
+            yield Case("neighbours", f"{count}", model, Side(), beside, ("batch-shape",))
+    three = {"batch_size": 3}
+    for model in MODELS:
+        right = {**three, "padding_side": "right"}
         yield Case(
             "left versus right padding",
             "batch of 3",
             model,
-            Side(settings=together),
-            Side(settings=right),
+            Side(settings=three),
+            Side(settings=right, plant=plants.rounding(first_linear(model))),
             ("padding",),
         )
     same = (PROMPTS[0],) * 3
@@ -120,8 +120,8 @@ def _batches() -> Iterator[Case]:
             "identical rows of one batch differ",
             site,
             model,
-            Side(settings=together, prompts=same),
-            Side(settings=together, prompts=same, plant=plants.output(site, _second_row)),
+            Side(settings=three, prompts=same),
+            Side(settings=three, prompts=same, plant=plants.output(site, _second_row)),
             ("batch-rows",),
             site,
             named=an_op("mul_.Tensor"),

@@ -5,6 +5,7 @@ the sampler or the stop rule.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -62,6 +63,46 @@ def output(site: str, change: Callable[[torch.Tensor, torch.Tensor], torch.Tenso
     return plant
 
 
+def last_bit(values: torch.Tensor) -> torch.Tensor:
+    """The same with the last bit of every number flipped: a rounding that depends on no machine's kernels."""
+    bits = {2: torch.int16, 4: torch.int32}[values.element_size()]
+    return torch.bitwise_xor(values.contiguous().view(bits), 1).view(values.dtype)
+
+
+def rounding(site: str, when: Callable[[int, int], bool] = lambda _cached, _tokens: True) -> Plant:
+    """A module that rounds otherwise, as kernels do that are chosen by the shape of a pass.
+
+    Which kernels a machine chooses, and whether they round otherwise at all, is not known beforehand.
+
+    Args:
+        site: Of the module.
+        when: Told the cached tokens and the tokens of a pass; true: in this one.
+    """
+
+    def plant(engine: HfEngine, stack: ExitStack) -> None:
+        now = {"rounds": False}
+
+        def on_pass(_module: nn.Module, _inputs: Any, named: dict[str, Any]) -> None:
+            held = _held(named, 0)
+            cached = 0 if held is None else int(held.get_seq_length())
+            now["rounds"] = when(cached, named["input_ids"].shape[1])
+
+        engine.model.register_forward_pre_hook(on_pass, with_kwargs=True)
+        output(site, lambda out, _x: last_bit(out) if now["rounds"] else out)(engine, stack)
+
+    return plant
+
+
+def in_later_chunks(cached: int, tokens: int) -> bool:
+    """A pass of a chunked prefill behind its first."""
+    return cached > 0 and tokens > 1
+
+
+def in_decode(_cached: int, tokens: int) -> bool:
+    """A pass of one token."""
+    return tokens == 1
+
+
 def forward(site: str, compute: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> Plant:
     """A module that computes its output in another way: `compute(module, input)`."""
 
@@ -85,15 +126,23 @@ def attention(layer_site: str, compute: Attention) -> Plant:
 
 
 def math_kernel(*arguments: Any, **options: Any) -> Any:
-    """The same attention by torch's plain composition instead of its fused kernel."""
+    """The same attention by torch's plain composition, surely rounded otherwise than by a fused kernel."""
     with sdpa_kernel(SDPBackend.MATH):
-        return sdpa_attention_forward(*arguments, **options)
+        found, weights = sdpa_attention_forward(*arguments, **options)
+    return last_bit(found), weights
 
 
 def math_kernel_in_decode(module: nn.Module, query: torch.Tensor, *arguments: Any, **options: Any) -> Any:
     """Another kernel for passes of one token, as engines have."""
     compute = math_kernel if query.shape[2] == 1 else sdpa_attention_forward
     return compute(module, query, *arguments, **options)
+
+
+def eager_kernel(module: nn.Module, *arguments: Any, **options: Any) -> Any:
+    """The model's own eager attention, surely rounded otherwise than a fused one."""
+    compute = sys.modules[type(module).__module__].eager_attention_forward
+    found, weights = compute(module, *arguments, **options)
+    return last_bit(found), weights
 
 
 def first_head_zero(*arguments: Any, **options: Any) -> Any:

@@ -8,10 +8,12 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from fakes.exact_kernels import exact_kernels
 from faults import plants
 from faults.case import Case, Named, Side
 from faults.corpus import NO_FAULT, by_kind, is_right
 from faults.kinds import an_op
+from faults.kinds_cache import BLOCK
 from faults.kinds_modules import negate
 from faults.kinds_weights import scale_first
 from faults.lab import Lab
@@ -21,6 +23,17 @@ from rip.replay.engines.hf.engine import HfEngine
 
 KINDS = by_kind()
 SAMPLED_PAIRS = 12
+OF_SHAPES = (
+    "another attention kernel in decode",
+    "prefix cache warm",
+    "prefill chunked differently",
+    "attention implementation",
+    "scoring against decoding",
+    "batch size",
+    "neighbours",
+    "left versus right padding",
+)
+"""Kinds that change in which passes, or by which kernels, rows are computed."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +79,19 @@ def test_the_report_of_every_kind_of_fault_can_be_made_and_names_the_cause(
         write_report(seen.result, tmp_path / name, seen.a, seen.b)
         text = unescape((tmp_path / name).read_text())
         assert seen.verdict.causes[0].label in text.replace("\\", "")
+
+
+def test_what_shapes_and_kernels_do_to_rounding_is_planted_and_needs_no_machine_that_does_it(
+    tmp_path: Path,
+) -> None:
+    chunked = Side(settings={"prefill_chunk": BLOCK})
+    with exact_kernels():
+        lab = Lab(tmp_path)
+        assert lab.judge(Case("control", "", "llama", Side(), chunked, ())).verdict.level == "bitwise"
+        for kind in OF_SHAPES:
+            seen = lab.judge(KINDS[kind][0])
+            assert seen.changed, kind
+            assert seen.label_within(1), (kind, seen.ranked)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from fakes.verdicts import sentences
 from faults import plants
 from faults.case import PROMPTS, Case, Side, prompt
+from faults.kinds import first_linear
 from faults.kinds_cache import BLOCK, scale_block, stale_in_decode, warm
 from faults.kinds_modules import split_reduction
 from faults.kinds_sampling import HOT, by_probability
@@ -22,6 +23,10 @@ from rip.schemas.verdict import Cause
 from torch import nn
 
 CHUNKED = {"prefill_chunk": BLOCK}
+OTHERWISE = plants.rounding(first_linear("llama"))
+"""Another rounding in every pass."""
+LATER_CHUNKS = plants.rounding(first_linear("llama"), plants.in_later_chunks)
+"""Another rounding of what is computed behind a cached prefix."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +46,7 @@ def test_a_warm_prompt_cache_changes_logprobs_and_a_fresh_one_does_not(lab: Lab)
     """ggml-org/llama.cpp 28368."""
     fresh = judge(lab, "llama", Side(), Side(plant=lambda _engine, _stack: None))
     assert (fresh.level, fresh.causes) == ("bitwise", [])
-    warmed = judge(lab, "llama", Side(), Side(settings=CHUNKED, rewrite=warm))
+    warmed = judge(lab, "llama", Side(), Side(settings=CHUNKED, plant=LATER_CHUNKS, rewrite=warm))
     assert warmed.max_abs_logprob_diff
     assert warmed.causes[0].id == "cache-boundary"
     assert any(f"{BLOCK} = 1 × {BLOCK}" in line for line in sentences(warmed.causes[0].evidence))
@@ -49,7 +54,7 @@ def test_a_warm_prompt_cache_changes_logprobs_and_a_fresh_one_does_not(lab: Lab)
 
 def test_left_padding_moves_logits_visibly_in_bfloat16_only(lab: Lab) -> None:
     """huggingface/transformers 25420."""
-    alone, padded = Side(), Side(settings={"batch_size": 3})
+    alone, padded = Side(), Side(settings={"batch_size": 3}, plant=OTHERWISE)
     short, precise = (judge(lab, model, alone, padded) for model in ("llama-bf16", "llama"))
     for verdict in (short, precise):
         assert {"batch-shape", "padding"} <= {one.id for one in verdict.causes}
@@ -70,7 +75,7 @@ def test_prompt_logprobs_depend_on_the_order_of_requests_where_the_second_finds_
     scored = {**short, "options": {"mode": "golden-prefill"}, "golden": True}
     free = lab.trace("window", Side(**short))
     cold = lab.trace("window", Side(**scored), free)
-    cached = lab.trace("window", Side(**scored, settings=CHUNKED, rewrite=warm), free)
+    cached = lab.trace("window", Side(**scored, settings=CHUNKED, plant=LATER_CHUNKS, rewrite=warm), free)
     first = joined(tmp_path / "first-first.parquet", {"r0": cold, "r1": cached})
     second = joined(tmp_path / "second-first.parquet", {"r0": cached, "r1": cold})
     seen = lab.compare(Case("report", "", "llama", Side(), Side(), ()), first, second)
@@ -114,7 +119,9 @@ def test_corruption_at_a_block_boundary_is_told_from_the_rounding_of_a_warm_cach
     assert found.id == "kv-cache"
     assert any("layers.1.self_attn:attn at position 64" in line for line in sentences(found.evidence))
     assert any("64 = 1 × 64 = 2 × 32 = 4 × 16" in line for line in sentences(found.evidence))
-    sound = judge(lab, "llama", Side(prompts=prompts), Side(settings={"prefill_chunk": 64}, prompts=prompts))
+    rounded = Side(settings={"prefill_chunk": 64}, prompts=prompts, plant=LATER_CHUNKS)
+    sound = judge(lab, "llama", Side(prompts=prompts), rounded)
+    assert sound.causes[0].id == "cache-boundary"
     assert "kv-cache" not in [one.id for one in sound.causes]
 
 

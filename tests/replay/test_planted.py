@@ -12,9 +12,8 @@ import torch
 from fakes.plain_hooks import plain_hooks
 from fakes.recording import record
 from fakes.replaying import batch_of
+from faults.plants import math_kernel
 from rip.diverge.compare import diverge
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 PROMPTS = ([10, 20, 30, 40, 50, 60, 70], [80, 90, 100])
@@ -208,16 +207,10 @@ def test_a_fault_that_only_decoding_has_is_found_at_the_first_decoded_position(t
     assert {request: position for request, (position, _) in found.items()} == {"r0": 7, "r1": 3}
 
 
-def another_kernel(*arguments, **options):
-    """The same attention by torch's plain composition instead of its fused kernel."""
-    with sdpa_kernel(SDPBackend.MATH):
-        return sdpa_attention_forward(*arguments, **options)
-
-
 @contextmanager
 def another_attention_kernel(attention):
     """One attention module with its own implementation; masks are made as before."""
-    ALL_ATTENTION_FUNCTIONS["another"] = another_kernel
+    ALL_ATTENTION_FUNCTIONS["another"] = math_kernel
     before = attention.config
     attention.config = copy.copy(before)
     attention.config._attn_implementation_internal = "another"
