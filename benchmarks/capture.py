@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from rip.replay.capture.observed_passes import Segment, StepBlock
 from rip.replay.capture.taps import Taps
-from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.row_summaries.rows import RowSummaries
 
 COARSE = r"layers\.\d+(\.self_attn|\.mlp)?$"
 SETS = {"coarse": (COARSE, 1.05, 1.15), "every": ("", 1.10, 1.50)}

@@ -24,7 +24,7 @@ from rip.replay.row_summaries.cpu_kernels import (
     measure_row,
     scratch_block,
 )
-from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.row_summaries.rows import RowSummaries
 from rip.replay.row_summaries.summarise import RepeatedRows, summarise_tensor
 
 ZEROS = {

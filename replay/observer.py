@@ -9,7 +9,7 @@ from ..schemas.trace import Mode, ObserverCheck
 from .engines.base import Engine
 from .record_run import Logits, logits_of
 from .request.batches import Batch
-from .row_summaries.trace_rows import Rows
+from .row_summaries.rows import Rows
 
 OBSERVER_ROWS = 64
 """Rows after which the check stops: enough for differences to show, cheap on long answers."""

@@ -12,8 +12,8 @@ from .engines.base import Engine, Finished
 from .request.batches import Batch
 from .request.expected_answer import Compared, Generated, compare
 from .request.findings import Findings
-from .row_summaries.trace_rows import Rows
-from .trace_file.writer import SequenceInfo, TraceWriter
+from .row_summaries.rows import Rows
+from .trace_writer import SequenceInfo, TraceWriter
 
 Progress = Callable[[int, int, str], None]
 """Called with (generated tokens, tokens at most, stage and what is running)."""

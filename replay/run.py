@@ -31,7 +31,7 @@ from .request.findings import Findings, finding, sentence
 from .request.golden import Golden
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
 from .request.resolve import resolve_request
-from .trace_file.writer import TraceWriter
+from .trace_writer import TraceWriter
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
-from .row_summaries.summaries import RowSummaries
-from .row_summaries.trace_rows import ExecutionShape, Rows, TopK
-from .trace_file.writer import SequenceInfo, TraceWriter
-from .vllm_tap.reader.tap_folder import TapFolder, TappedRows
+from .row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
+from .trace_writer import SequenceInfo, TraceWriter
+from .vllm_tap.tap_folder import TapFolder, TappedRows
 
 ENDED_S = 2.0
 """Seconds that a request has to end; of one that has not, what is there is taken."""

@@ -103,7 +103,7 @@ def modules() -> list[str]:
         ("replay/run.py", "from ..diverge import compare", "one import direction"),
         ("replay/request/resolve.py", "from ..engines import base", "rooms of replay"),
         ("replay/engines/base.py", "if False:\n    from .. import run", "rooms of replay"),
-        ("replay/wire/sse.py", "def late():\n    from ..proxy import store", "rooms of replay"),
+        ("replay/wire.py", "def late():\n    from .proxy import store", "rooms of replay"),
         ("replay/unlisted.py", "", "rooms of replay"),
         ("replay/engines/hf/load.py", "from ..http import client", "engines"),
         ("fingerprint/probes/cpu.py", "from .. import collect", "fingerprint"),

@@ -22,10 +22,9 @@ from torch import nn
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
 from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
-from ..row_summaries.summaries import RowSummaries, as_rows, no_room
+from ..row_summaries.rows import RowSummaries, as_rows, no_room
 from ..row_summaries.summarise import summarise_tensor
-from .modules import Output, some_of, tensors_of
-from .row_layout import Layout
+from .modules import Layout, Output, some_of, tensors_of
 from .site_discovery import UNOBSERVED
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from ..row_summaries.gpu_queue import Pending, RepeatedOnDevice
-from ..row_summaries.summaries import RowSummaries
+from ..row_summaries.rows import RowSummaries
 from ..row_summaries.summarise import RepeatedRows, summarise_tensor
-from .row_layout import Layout, RowShape
+from .modules import Layout, RowShape
 
 _MAY_BE_SHARED = (Layout.BATCH_FIRST, Layout.CHANNELS_FIRST, Layout.TABLE)
 

@@ -17,10 +17,9 @@ from torch import nn
 
 from ...schemas.errors import BadInput
 from ...schemas.trace import Site
-from ..row_summaries.summaries import RowSummaries
+from ..row_summaries.rows import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
-from .modules import ATTENTION_OUTPUT, Output, some_of, tensors_of
-from .row_layout import Layout, RowShape, layout_of
+from .modules import ATTENTION_OUTPUT, Layout, Output, RowShape, layout_of, some_of, tensors_of
 
 EXPERTS = "experts"
 """What models call the group of experts behind a router."""

@@ -18,6 +18,7 @@ from ...schemas.trace import Site
 from .modules import (
     Call,
     Output,
+    RowShape,
     attention_projection,
     base_model,
     canonical_name,
@@ -28,7 +29,6 @@ from .modules import (
     tensors_of,
 )
 from .observed_passes import Keep, LongPass, Segment, StepBlock, StepPass
-from .row_layout import RowShape
 from .site_discovery import INPUT, UNOBSERVED, Axes, FirstPass, SiteDiscovery, Span
 
 PROBE_BATCH, PROBE_TOKENS = 2, 11  # no model has an axis of 11, so every axis of a shape is known by its size

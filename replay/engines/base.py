@@ -15,7 +15,7 @@ from ..request.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from ..request.batches import Batch
-    from ..row_summaries.trace_rows import Rows
+    from ..row_summaries.rows import Rows
 
 
 @dataclass(frozen=True)

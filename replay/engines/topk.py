@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..request.batches import PlannedSequence
-from ..row_summaries.trace_rows import TopK
+from ..row_summaries.rows import TopK
 
 
 def sorted_topk(

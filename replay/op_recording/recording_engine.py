@@ -13,7 +13,7 @@ from ...schemas.trace import Mode, TraceHeader
 from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
-from ..row_summaries.trace_rows import Rows
+from ..row_summaries.rows import Rows
 from .op_recorder import ModuleStack
 from .rerun import PassOps
 

@@ -17,7 +17,7 @@ from ..capture.modules import replace_calls
 from ..engines.base import Finished
 from ..engines.hf.engine import HfEngine
 from ..request.batches import Batch
-from ..row_summaries.trace_rows import Rows
+from ..row_summaries.rows import Rows
 from .op_recorder import ModuleStack, OpRecorder, kernel_hints
 from .pass_location import PassLocation, location_in_pass
 from .row_patching import SiteRows

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.errors import BadInput
-from ..row_summaries.summaries import RowSummaries
+from ..row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from ..row_summaries.token_distribution import top_k_of_rows, with_next
-from ..row_summaries.trace_rows import ExecutionShape, Rows, TopK
-from ..trace_file.rows_table import SequenceInfo
+from ..trace_writer import SequenceInfo
 
 if TYPE_CHECKING:
     import torch

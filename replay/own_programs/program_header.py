@@ -22,9 +22,8 @@ from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
 from ..capture.modules import some_of
 from ..capture.taps import Taps
-from ..row_summaries.row_hash import ROW_HASH_NAME
-from ..row_summaries.sketch import SKETCH_NAME
-from ..row_summaries.trace_rows import Rows
+from ..row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ..row_summaries.rows import Rows
 from .fed_sequences import FedSequence
 
 Prompt = torch.Tensor | Sequence[int] | Sequence[Sequence[int]] | None

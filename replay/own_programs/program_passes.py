@@ -14,8 +14,8 @@ from ...schemas.trace import TraceHeader
 from ..capture.observed_passes import Segment, StepBlock
 from ..capture.site_discovery import Axes
 from ..capture.taps import Taps
-from ..row_summaries.summaries import RowSummaries
-from ..trace_file.writer import TraceWriter
+from ..row_summaries.rows import RowSummaries
+from ..trace_writer import TraceWriter
 from .fed_sequences import FedSequence, NewRows
 from .program_header import ProgramHeader
 

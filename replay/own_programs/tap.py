@@ -1,7 +1,7 @@
 """`rip.tap(model)`: a trace of a PyTorch program that runs its own loop.
 
 It knows how a program calls its model, and what a trace of that needs. The sites are found by `taps.py`, what
-was fed is kept by `sequences.py`. Axes: B sequences in the batch, T columns of a pass, V vocabulary.
+was fed is kept by `fed_sequences.py`. Axes: B sequences in the batch, T columns of a pass, V vocabulary.
 """
 
 from __future__ import annotations

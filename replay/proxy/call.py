@@ -13,8 +13,7 @@ from urllib.parse import unquote_plus
 
 from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput
-from ..wire.sampling_fields import HIDDEN
-from ..wire.sse import EventTooLong, Splitter, data_of
+from ..wire import HIDDEN, EventTooLong, Splitter, data_of
 from .additions import Json
 from .answer import Answer, error_text
 from .compose import Circumstances, compose, context_of, iso, stated

@@ -14,7 +14,7 @@ from typing import Protocol
 import httpx
 
 from ...schemas.envelope import BROKE_OFF, DISCONNECTED, FAILED, STOPPED
-from ..wire.sse import EventTooLong, Splitter, data_of, with_data
+from ..wire import EventTooLong, Splitter, data_of, with_data
 from .additions import NONE, Additions, Json, without
 from .asgi import (
     ClientGone,

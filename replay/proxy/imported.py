@@ -16,7 +16,7 @@ from ...schemas.choices import ImportFormat
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
-from ..wire.sampling_fields import invalid_sampling, shortened
+from ..wire import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
 from .additions import Json
 from .answer import Answer, error_text

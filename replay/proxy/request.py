@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..wire.sampling_fields import OTHER_NAMES, split_sampling
+from ..wire import OTHER_NAMES, split_sampling
 from .additions import Json, listed
 
 _PROMPT_FIELDS = frozenset({"prompt", "messages", "tools", "logprobs", "top_logprobs"})

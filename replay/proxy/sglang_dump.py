@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...schemas.errors import BadInput
-from ..wire.sampling_fields import SGLANG_NAMES, split_sampling
+from ..wire import SGLANG_NAMES, split_sampling
 from .additions import Json, listed
 from .answer import Answer, Choice
 from .compose import Circumstances, compose, context_of, iso, stated

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...schemas.envelope import Envelope, Expected
-from ..wire.tool_calls import with_calls
+from ..wire import with_calls
 from .batches import PlannedSequence
 from .contract import is_repeatable
 

@@ -9,7 +9,7 @@ from ...schemas.envelope import Envelope, Runtime, is_placeholder
 from ...schemas.errors import ContractBroken
 from ...schemas.fingerprint import Fact, Fingerprint
 from ...schemas.trace import Finding, Setting
-from ..wire.sampling_fields import invalid_sampling, shortened
+from ..wire import invalid_sampling, shortened
 from .contract import redacted_sampling
 from .findings import differing_identity, finding, short_digest
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput
 from ...schemas.trace import Mode, Setting
-from ..wire.sampling_fields import invalid_sampling, shortened
+from ..wire import invalid_sampling, shortened
 from .batches import ResolvedRequest
 from .capabilities import Capabilities
 from .contract import (

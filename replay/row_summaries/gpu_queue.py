@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .summaries import (
+from .rows import (
     ABSMAX_HALF,
     L2_HALF,
     SKETCH_HALF,

@@ -1,6 +1,6 @@
 """Summarising tensors, the entry point of the taps: row hash, L2, absmax and sketch of rows, without a copy.
 
-It knows torch tensors and where results go; the definitions stand in `row_hash.py` and `sketch.py`, the
+It knows torch tensors and where results go; the definitions stand in `reference.py`, the
 fast kernel in `cpu_kernels.py`, that of GPUs behind `gpu_queue.py`. Where numba is missing, or a dtype is
 rare, the numpy reference gives the same values.
 """
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .row_hash import WORD_BYTES, hash_keys, hash_offset
-from .sketch import is_negative
-from .summaries import RowSummaries, as_rows, no_room, summarise_by_reference
+from .reference import WORD_BYTES, hash_keys, hash_offset, is_negative
+from .rows import RowSummaries, as_rows, no_room, summarise_by_reference
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .summaries import RowSummaries
+from .rows import RowSummaries, TopK
 from .summarise import summarise_tensor
-from .trace_rows import TopK
 
 if TYPE_CHECKING:
     import torch

@@ -33,7 +33,7 @@ def summarise(bits: np.ndarray[Any, Any], dtype: str, shape: tuple[int, ...], st
               offset: int = 0) -> Arrays:  # fmt: skip
     """The kernel's summaries [rows, 1] of a tensor that is given by its storage and how it lies there."""
     from rip.replay.row_summaries.gpu_queue import Pending
-    from rip.replay.row_summaries.summaries import RowSummaries
+    from rip.replay.row_summaries.rows import RowSummaries
 
     storage = torch.from_numpy(bits.copy()).view(getattr(torch, dtype))
     tensor = torch.as_strided(storage, shape, stride, offset)
@@ -67,7 +67,7 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
     from fakes.plain_llama import PlainLlama
     from rip.replay.capture.observed_passes import Segment, StepBlock
     from rip.replay.capture.taps import Taps
-    from rip.replay.row_summaries.summaries import RowSummaries
+    from rip.replay.row_summaries.rows import RowSummaries
     from torch import nn
 
     class Router(nn.Module):
@@ -107,7 +107,7 @@ def watched_run(prompts: list[list[int]], steps: int) -> list[tuple[list[Arrays]
 def landing() -> list[bool]:
     """Whether a row of the CPU's and one from elsewhere are there: before and after the latter is settled."""
     from rip.replay.row_summaries.gpu_queue import Pending
-    from rip.replay.row_summaries.summaries import RowSummaries
+    from rip.replay.row_summaries.rows import RowSummaries
     from rip.replay.row_summaries.summarise import summarise_tensor
 
     out, pending = RowSummaries.empty(2, 2), Pending()
@@ -127,7 +127,7 @@ def doubts() -> dict[str, Any]:
     import sys
 
     from rip.replay.row_summaries import gpu_kernels, gpu_queue
-    from rip.replay.row_summaries.summaries import RowSummaries
+    from rip.replay.row_summaries.rows import RowSummaries
     from rip.replay.row_summaries.summarise import summarise_tensor
 
     cpu, found = torch.device("cpu"), {}

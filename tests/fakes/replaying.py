@@ -10,7 +10,7 @@ import numpy as np
 from rip.replay.engines.base import Engine, Finished
 from rip.replay.request.batches import Batch, PlannedSequence
 from rip.replay.request.contract import ENGINE_DEFAULTS
-from rip.replay.row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
+from rip.replay.row_summaries.rows import ExecutionShape, Rows, SamplerRecord, TopK
 from rip.schemas.trace import Mode, Setting
 
 NEIGHBOUR = -1

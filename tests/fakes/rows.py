@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fakes.traces import header
-from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
-from rip.replay.trace_file.rows_table import SequenceInfo
-from rip.replay.trace_file.writer import TraceWriter
+from rip.replay.row_summaries.rows import ExecutionShape, Rows, RowSummaries, SamplerRecord, TopK
+from rip.replay.trace_writer import SequenceInfo, TraceWriter
 from rip.schemas.trace import SKETCH_SIZE, Site
 
 SITES = [Site(name=f"layers.{index}", width=8) for index in range(3)]

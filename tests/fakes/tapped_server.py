@@ -15,12 +15,10 @@ from fakes.failing_server import Json, Send
 from fakes.inference import Vllm
 from fakes.tapping import ALONE
 from fakes.toy_model import TOY
-from rip.replay.row_summaries.row_hash import ROW_HASH_NAME
-from rip.replay.row_summaries.sketch import SKETCH_NAME
-from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
-from rip.replay.vllm_tap.files.part_file import write_part
-from rip.replay.vllm_tap.files.rank_state import SITES, STATE, boot_id
+from rip.replay.row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from rip.replay.row_summaries.rows import RowSummaries
+from rip.replay.vllm_tap.part_file import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
+from rip.replay.vllm_tap.rank_folder import SITES, STATE, boot_id
 from rip.schemas.trace import Site
 
 LABELS = ("embed_tokens", "norm")

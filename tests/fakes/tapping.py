@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from fakes.vllm_runner import FirstRunner
-from rip.replay.vllm_tap.reader.tap_folder import TapFolder
-from rip.replay.vllm_tap.worker.recorder import Recorder
-from rip.replay.vllm_tap.worker.settings import TapSettings
+from rip.replay.vllm_tap.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker.recorder import Recorder, TapSettings
 from rip.replay.vllm_tap.worker.start import TappedEngine, observe
 
 ALONE = {"rank": 0, "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dp_rank": 0, "dp_size": 1}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from faults import plants
 from faults.case import NEW_TOKENS, Case, Plant, Side
-from rip.replay.row_summaries.trace_rows import SamplerRecord
+from rip.replay.row_summaries.rows import SamplerRecord
 
 MODELS = ("llama", "llama-bf16", "qwen2", "gpt2", "mixtral", "window")
 HOT = {"temperature": 1.0, "seed": 7, "top_k": 0, "top_p": 1.0}

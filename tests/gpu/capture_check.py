@@ -26,7 +26,7 @@ from rip.replay.capture.taps import Taps
 from rip.replay.row_summaries import gpu_queue as device_summaries
 from rip.replay.row_summaries.gpu_kernels import DTYPES, Launch, table_for
 from rip.replay.row_summaries.gpu_queue import Pending, doubt_about, new_slots
-from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.row_summaries.rows import RowSummaries
 from rip.replay.row_summaries.summarise import prepare_kernel, summarise_tensor
 
 DEVICE = torch.device("cuda", 0)

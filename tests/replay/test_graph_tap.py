@@ -9,7 +9,7 @@ from fakes.plain_llama import PlainLlama
 from rip.replay.capture.graph_tap import GraphTaps
 from rip.replay.capture.observed_passes import Segment
 from rip.replay.capture.taps import Taps
-from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.rows import RowSummaries, summarise_by_reference
 from rip.schemas.errors import EngineFailed
 from torch import nn
 from torch._inductor import config as inductor

@@ -5,7 +5,7 @@ import pytest
 import torch
 from fakes.replaying import NEIGHBOUR, batch_of, planned, run, run_one
 from rip.replay.request.batches import Batch
-from rip.replay.row_summaries.trace_rows import ExecutionShape
+from rip.replay.row_summaries.rows import ExecutionShape
 from rip.schemas.errors import BadInput
 
 FAMILIES = ["llama", "llama-bf16", "mixtral", "qwen2", "qwen3", "gemma3", "window", "gpt2"]

@@ -9,9 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rip.replay.row_summaries import summarise
-from rip.replay.row_summaries.row_hash import hash_rows_reference
-from rip.replay.row_summaries.sketch import absmax_rows_reference, l2_rows_reference, sketch_rows_reference
-from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.row_summaries.reference import (
+    absmax_rows_reference,
+    hash_rows_reference,
+    l2_rows_reference,
+    sketch_rows_reference,
+)
+from rip.replay.row_summaries.rows import RowSummaries
 from rip.replay.row_summaries.summarise import RepeatedRows, prepare_kernel, summarise_tensor
 
 FAST = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.row_hash import ROW_HASH_NAME, digests, hash_keys, hash_rows_reference
-from rip.replay.row_summaries.sketch import (
+from rip.replay.row_summaries.reference import (
+    ROW_HASH_NAME,
     SKETCH_NAME,
     absmax_rows_reference,
     bfloat16_values,
+    digests,
+    hash_keys,
+    hash_rows_reference,
     l2_rows_reference,
     sketch_rows_reference,
 )

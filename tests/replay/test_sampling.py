@@ -13,7 +13,7 @@ from fakes.replaying import planned
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.engines.hf.sampling import Sampler, StopRule, UniformDraws
-from rip.replay.row_summaries.trace_rows import SamplerRecord
+from rip.replay.row_summaries.rows import SamplerRecord
 from rip.schemas.errors import BadInput
 
 VOCAB = 20

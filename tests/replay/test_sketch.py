@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.sketch import (
+from rip.replay.row_summaries.reference import (
     absmax_rows_reference,
     bfloat16_values,
     estimate_distance,
@@ -13,7 +13,7 @@ from rip.replay.row_summaries.sketch import (
     l2_rows_reference,
     sketch_rows_reference,
 )
-from rip.replay.row_summaries.summaries import RowSummaries
+from rip.replay.row_summaries.rows import RowSummaries
 from rip.replay.row_summaries.summarise import summarise_tensor
 
 LOW, HIGH = 0.7, 1.4

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.wire import sse
-from rip.replay.wire.sse import EventTooLong, Splitter, data_of, with_data
+from rip.replay import wire
+from rip.replay.wire import EventTooLong, Splitter, data_of, with_data
 
 ENDS = st.sampled_from(["\n", "\r\n"])
 LINES = st.sampled_from([": comment", "event: token", "id: 7", "retry: 5", "", "field without colon"])
@@ -97,7 +97,7 @@ def test_a_mark_at_the_beginning_is_no_part_of_the_field() -> None:
 
 
 def test_an_event_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr(wire, "MAX_EVENT_BYTES", 100)
     splitter = Splitter()
     splitter.feed(b"x" * 90)
     with pytest.raises(EventTooLong):

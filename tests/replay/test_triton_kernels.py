@@ -10,7 +10,7 @@ import torch
 from fakes import interpreted
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.rows import RowSummaries, summarise_by_reference
 from rip.replay.row_summaries.summarise import prepare_kernel
 
 pytest.importorskip("triton")

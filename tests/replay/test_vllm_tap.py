@@ -24,11 +24,11 @@ from fakes.vllm_runner import (
     small_model,
 )
 from rip.replay.row_summaries.gpu_queue import Pending
-from rip.replay.row_summaries.row_hash import hash_rows_reference
-from rip.replay.row_summaries.summaries import RowSummaries, summarise_by_reference
+from rip.replay.row_summaries.reference import hash_rows_reference
+from rip.replay.row_summaries.rows import RowSummaries, summarise_by_reference
 from rip.replay.row_summaries.token_distribution import top_k_of_rows
 from rip.replay.tap_trace import trace_from_tap
-from rip.replay.vllm_tap.reader.tap_folder import TapFolder, TappedRows
+from rip.replay.vllm_tap.tap_folder import TapFolder, TappedRows
 from rip.replay.vllm_tap.worker.row_block import RepeatedSteps
 from rip.replay.vllm_tap.worker.step import Segment
 from rip.schemas.errors import EngineFailed, OutputFailed

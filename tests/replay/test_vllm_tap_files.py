@@ -19,11 +19,19 @@ from fakes.tapping import FACTS, ready, tapped
 from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.vllm_tap.files.part import ROW_FIELDS, Distributions, Part, TappedRequest
-from rip.replay.vllm_tap.files.part_file import BrokenPart, read_index, read_part, write_part
-from rip.replay.vllm_tap.reader.tap_folder import TapFolder
-from rip.replay.vllm_tap.worker.settings import TapSettings
+from rip.replay.row_summaries.rows import RowSummaries
+from rip.replay.vllm_tap.part_file import (
+    ROW_FIELDS,
+    BrokenPart,
+    Distributions,
+    Part,
+    TappedRequest,
+    read_index,
+    read_part,
+    write_part,
+)
+from rip.replay.vllm_tap.tap_folder import TapFolder
+from rip.replay.vllm_tap.worker.recorder import TapSettings
 from rip.replay.vllm_tap.worker.start import rank_writer
 from rip.schemas.errors import EngineFailed
 

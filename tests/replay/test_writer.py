@@ -22,10 +22,9 @@ from fakes.rows import (
 from fakes.traces import header
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.summaries import RowSummaries
-from rip.replay.row_summaries.trace_rows import Rows, TopK
-from rip.replay.trace_file import writer as writer_module
-from rip.replay.trace_file.rows_table import table_of
+from rip.replay import trace_writer as writer_module
+from rip.replay.row_summaries.rows import Rows, RowSummaries, TopK
+from rip.replay.trace_writer import table_of
 from rip.schemas.errors import OutputFailed
 from rip.schemas.trace import HEADER_KEY, TraceHeader, arrow_schema
 

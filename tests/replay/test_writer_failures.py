@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from fakes.rows import SITES, in_order, interleave, parts_of, places, start
 from fakes.traces import header
-from rip.replay.trace_file import writer as writer_module
+from rip.replay import trace_writer as writer_module
 from rip.schemas.errors import OutputFailed
 from rip.schemas.trace import HEADER_KEY, TraceHeader
 

@@ -17,8 +17,8 @@ from ....schemas.trace import Mode, Setting
 from ...capture.observed_passes import Segment, StepBlock
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
+from ...row_summaries.rows import ExecutionShape, Rows
 from ...row_summaries.token_distribution import top_k_of_rows, with_next
-from ...row_summaries.trace_rows import ExecutionShape, Rows
 from ..base import Finished
 from .forward import Forward
 from .sequence import Live

@@ -19,9 +19,8 @@ from ...request.batches import Batch, PlannedSequence
 from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
 from ...request.prompt import text_of, texts_of, tokenize
-from ...row_summaries.row_hash import ROW_HASH_NAME
-from ...row_summaries.sketch import SKETCH_NAME
-from ...row_summaries.trace_rows import Rows
+from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ...row_summaries.rows import Rows
 from ..base import Finished, Opening, refuse_server
 from ..model_files import folder_of, load_tokenizer
 from .decode_loop import BatchRun

@@ -14,7 +14,7 @@ from transformers.generation import logits_process as hf
 
 from ....schemas.errors import BadInput
 from ...request.batches import PlannedSequence
-from ...row_summaries.trace_rows import SamplerRecord
+from ...row_summaries.rows import SamplerRecord
 
 
 class OccurrencePenalties(LogitsProcessor):  # type: ignore[misc]

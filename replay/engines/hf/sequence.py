@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...request.batches import PlannedSequence
-from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.trace_rows import ExecutionShape, Rows, SamplerRecord, TopK
+from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, SamplerRecord, TopK
 from .sampling import Sampler, StopRule
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ....schemas.trace import Finding
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
-from ...row_summaries.trace_rows import Rows, TopK
+from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Timing
 
 HANDED_OVER_ROWS = 64

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from ....schemas.errors import EngineFailed, first_line
-from ...wire.sse import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
+from ...wire import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
 
 MOST_BYTES = 1 << 30
 """Of one whole answer; a long prompt with its log-probabilities has some hundred megabytes."""

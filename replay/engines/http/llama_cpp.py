@@ -19,7 +19,7 @@ from ...request.batches import PlannedSequence
 from ...request.capabilities import Capabilities
 from ...request.contract import REPORTED_BY_SERVER
 from ...request.findings import finding
-from ...row_summaries.trace_rows import TopK
+from ...row_summaries.rows import TopK
 from ..interpreter import has_module
 from ..settings import Known
 from ..topk import sorted_topk

@@ -12,7 +12,7 @@ from typing import Any
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
-from ...wire.tool_calls import with_calls
+from ...wire import with_calls
 from ..settings import Known
 from .answer import End, Event, Piece
 from .completions import check_no_error, unended

@@ -15,7 +15,7 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
-from ...wire.tool_calls import with_calls
+from ...wire import with_calls
 from ..settings import Known
 from .answer import End, Event, Piece
 from .client import Refused

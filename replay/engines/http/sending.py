@@ -15,7 +15,7 @@ from typing import Protocol
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
-from ...row_summaries.trace_rows import Rows
+from ...row_summaries.rows import Rows
 from ..base import Finished
 from .answer import Answer, Event
 

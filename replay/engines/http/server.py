@@ -17,7 +17,7 @@ from ...request.batches import Batch, PlannedSequence
 from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG
 from ...request.prompt import text_of, texts_of, tokenize
-from ...row_summaries.trace_rows import Rows
+from ...row_summaries.rows import Rows
 from ..base import Finished, Opening
 from ..model_files import load_local_tokenizer
 from ..settings import Known

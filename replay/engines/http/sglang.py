@@ -16,7 +16,7 @@ from ....schemas.trace import Finding, Mode
 from ...request.batches import PlannedSequence
 from ...request.capabilities import Capabilities
 from ...request.findings import finding
-from ...row_summaries.trace_rows import TopK
+from ...row_summaries.rows import TopK
 from ..settings import Known
 from ..topk import sorted_topk
 from .answer import End, Event, Piece, Scored

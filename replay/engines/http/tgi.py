@@ -13,7 +13,7 @@ from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.capabilities import Capabilities
-from ...row_summaries.trace_rows import TopK
+from ...row_summaries.rows import TopK
 from ..topk import sorted_topk
 from .answer import End, Event, Piece
 from .completions import check_no_error, unended

@@ -20,7 +20,7 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.capabilities import Capabilities
 from ...request.findings import finding
-from ...row_summaries.trace_rows import Rows, TopK
+from ...row_summaries.rows import Rows, TopK
 from ..model_files import generation_config
 from ..topk import sorted_topk, unforced_tokens
 from .answer import Answer, End, Event, Piece, Scored

@@ -1,6 +1,6 @@
 """Joining what vLLM's taps wrote with its HTTP answers: the rows of one answer with their sites.
 
-The folder and its parts are read by `vllm_tap.merge`.
+The folder and its parts are read by `vllm_tap.tap_folder`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
 from ...request.capabilities import Capabilities
-from ...row_summaries.row_hash import ROW_HASH_NAME
-from ...row_summaries.sketch import SKETCH_NAME
-from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.trace_rows import ExecutionShape, Rows, TopK
+from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from ..base import Opening
 from .answer import Answer
 
 if TYPE_CHECKING:
-    from ...vllm_tap.reader.tap_folder import TapFolder, TappedRows
+    from ...vllm_tap.tap_folder import TapFolder, TappedRows
 
 READY_S = 60.0
 """Seconds that the taps of a server that rip started have, after it takes requests, to name their sites."""
@@ -83,7 +81,7 @@ class VllmTaps:
         """
         if path is None:
             return cls(None, opening)
-        from ...vllm_tap.reader.tap_folder import TapFolder
+        from ...vllm_tap.tap_folder import TapFolder
 
         folder = TapFolder(path)
         folder.check_alive()

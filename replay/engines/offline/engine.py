@@ -16,7 +16,7 @@ from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG
 from ...request.findings import finding
 from ...request.prompt import text_of, texts_of, tokenize
-from ...row_summaries.trace_rows import Rows, TopK
+from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Opening, refuse_server
 from ..model_files import generation_config, load_local_tokenizer
 from .offline_class import OfflineClass, find_class, own_settings

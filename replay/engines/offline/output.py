@@ -8,7 +8,7 @@ from typing import Any
 
 from ....schemas.errors import EngineFailed
 from ...request.batches import PlannedSequence
-from ...row_summaries.trace_rows import TopK
+from ...row_summaries.rows import TopK
 from ..topk import sorted_topk, unforced_tokens
 from .offline_class import OfflineClass
 from .protocol import DOCUMENT, OfflineSampling

@@ -1,6 +1,6 @@
 """Taps on the modules of a vLLM model: they show outputs to an observer, and cost little where there is none.
 
-What is shown and how it is named was found by `find_sites.py`.
+What is shown and how it is named was found by `sites.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ...capture.modules import Call, Output
-from .find_sites import Source
 from .row_block import Columns
+from .sites import Source
 
 See = Callable[[int, torch.Tensor, Columns], None]
 """Called with a source's number, its tensor, and the sites in its rows."""

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ....schemas.files import replace_file
-from ..files.part import Part
-from ..files.part_file import write_part
-from ..files.rank_state import SITES, STATE, boot_id, padded_state
+from ..part_file import Part, write_part
+from ..rank_folder import SITES, STATE, boot_id, padded_state
 
 MOST_WAITING_BYTES = 512 << 20
 """Parts that may wait for the disk. More would take the memory that serving needs."""

@@ -19,17 +19,14 @@ import torch
 from torch import nn
 
 from ....schemas.trace import Site
-from ...row_summaries.row_hash import ROW_HASH_NAME
-from ...row_summaries.sketch import SKETCH_NAME
+from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.summarise import prepare_kernel
-from .find_sites import FoundSites, find_sites
 from .model_runners import observe_runner
 from .module_taps import ModuleTaps
 from .rank_writer import RankFolder
-from .recorder import Recorder
+from .recorder import Recorder, TapSettings
 from .row_block import Columns
-from .settings import TapSettings
-from .site_names import canonical_path
+from .sites import FoundSites, canonical_path, find_sites
 
 PROBE_TOKENS = 11
 """Tokens of the dummy pass that shows the sites: no model has an axis of 11."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..files.part import ROW_FIELDS
+from ..part_file import ROW_FIELDS
 
 if TYPE_CHECKING:
     import torch

@@ -12,11 +12,10 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
-from ....schemas.trace import Site
-from ...row_summaries.summaries import RowSummaries
-from ...row_summaries.trace_rows import ExecutionShape, TopK
-from ..files.part import POSITION, REQUEST, ROW_FIELDS, SHAPE, STEP, TOKEN_ID, Distributions, Part
-from .rank_files import RankFiles
+from ...schemas.trace import Site
+from ..row_summaries.rows import ExecutionShape, RowSummaries, TopK
+from .part_file import POSITION, REQUEST, ROW_FIELDS, SHAPE, STEP, TOKEN_ID, Distributions, Part
+from .rank_folder import RankFiles
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ....schemas.errors import EngineFailed
-from ....schemas.trace import Site
+from ...schemas.errors import EngineFailed
+from ...schemas.trace import Site
 from .join_ranks import RankView, TappedRows, join_sites, join_views, last_rows
-from .rank_files import KeyRows, RankFiles, open_ranks
+from .rank_folder import KeyRows, RankFiles, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]
 

@@ -1,1 +1,0 @@
-"""Writing the trace: one whole Parquet file, by one writer."""

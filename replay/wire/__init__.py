@@ -1,1 +1,0 @@
-"""What HTTP carries: server-sent events and tool calls as bytes and text."""
