@@ -136,8 +136,7 @@ def new_envelopes(
         BadInput: No such model or tokenizer, or a prompt without tokens.
     """
     from ..fingerprint.model.ref import resolve
-    from ..replay.engines.model_files import load_local_tokenizer
-    from ..replay.request.prompt import tokenize
+    from ..replay.engines.model_files import load_local_tokenizer, tokenize
 
     fingerprint = identity_of(model, progress)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))

@@ -28,7 +28,7 @@ from .replay_plan.zoom import (
 
 if TYPE_CHECKING:
     from ..replay.engines.base import Engine
-    from ..replay.request.golden import Golden
+    from ..replay.request.resolve import Golden
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
 

@@ -14,7 +14,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..replay.request.golden import Golden
+    from ..replay.request.resolve import Golden
     from ..schemas.fingerprint import Fingerprint
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict

@@ -23,14 +23,11 @@ from ..schemas.trace import (
     TraceHeader,
 )
 from .engines.base import Engine
-from .observer import check_observer
-from .record_run import Outcome, Progress, Recorder
+from .record_run import Outcome, Progress, Recorder, check_observer
 from .request.batches import Batch, Neighbours, ResolvedRequest, plan_batches
-from .request.capabilities import check_capabilities, vocabulary_size
 from .request.findings import Findings, finding, sentence
-from .request.golden import Golden
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
-from .request.resolve import resolve_request
+from .request.resolve import Golden, check_capabilities, resolve_request, vocabulary_size
 from .trace_writer import TraceWriter
 
 

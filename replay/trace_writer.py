@@ -1,4 +1,4 @@
-"""The trace writer: Arrow tables of rows, bounded memory while a run goes on, one whole Parquet file at its end.
+"""The trace writer: Arrow tables of rows, bounded memory while a run goes on, one whole Parquet file at last.
 
 Rows of several sequences arrive interleaved. They are buffered per sequence; when the buffer is full,
 or some seconds have passed, everything buffered is written as one part into `OUT.parquet.parts/`. The

@@ -1,7 +1,7 @@
 """The envelope: the immutable record of one request, and request sets (JSONL of envelopes).
 
 Field names follow vLLM's `SamplingParams` and the OpenAI API. It does not know how to make token ids
-from text; that needs a tokenizer (see `replay/request/prompt.py`).
+from text; that needs a tokenizer (see `replay/engines/model_files.py`).
 """
 
 from __future__ import annotations

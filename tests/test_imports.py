@@ -105,7 +105,7 @@ def modules() -> list[str]:
         ("replay/engines/base.py", "if False:\n    from .. import run", "rooms of replay"),
         ("replay/wire.py", "def late():\n    from .proxy import store", "rooms of replay"),
         ("replay/unlisted.py", "", "rooms of replay"),
-        ("replay/engines/hf/load.py", "from ..http import client", "engines"),
+        ("replay/engines/hf/model.py", "from ..http import client", "engines"),
         ("fingerprint/probes/cpu.py", "from .. import collect", "fingerprint"),
         ("fingerprint/drift/compare.py", "from ..present import drift_report", "fingerprint"),
         (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...replay.engines.base import Engine
-from ...replay.request.capabilities import vocabulary_size
+from ...replay.request.resolve import vocabulary_size
 from ...schemas.check import Compared
 from ...schemas.choices import Mode
 from ...schemas.envelope import Envelope

@@ -16,7 +16,7 @@ from .variables import recorded_variables, split_variables
 if TYPE_CHECKING:
     from ...fingerprint.model.ref import ModelRef
     from ...replay.engines.base import Engine, Opening
-    from ...replay.request.capabilities import Capabilities
+    from ...replay.request.resolve import Capabilities
     from ...schemas.fingerprint import Fact, Fingerprint
     from ...schemas.trace import Lane, Setting
 
@@ -117,7 +117,7 @@ class ResolvedLane:
         Raises:
             BadInput: It cannot.
         """
-        from ...replay.request.capabilities import check_capabilities
+        from ...replay.request.resolve import check_capabilities
 
         needs_sites = capture in ("sites", "tensors") or sites is not None
         check_capabilities(self.engine, self.capabilities, mode, needs_sites)

@@ -13,7 +13,7 @@ from ...schemas.errors import BadInput, stated_option
 from ...schemas.files import check_output_file
 
 if TYPE_CHECKING:
-    from ...replay.request.golden import Golden
+    from ...replay.request.resolve import Golden
     from ...replay.run import Result
     from ...schemas.envelope import Envelope
 
@@ -102,8 +102,8 @@ def check_reached_before_loading(
     Raises:
         BadInput: No request reaches it.
     """
-    from ...replay.op_recording.recording_engine import check_reached
-    from ...replay.request.golden import golden_for
+    from ...replay.op_recording.rerun import check_reached
+    from ...replay.request.resolve import golden_for
 
     lengths = []
     for envelope in envelopes:
@@ -129,7 +129,7 @@ def recording_engine(
     Raises:
         BadInput: No request reaches the position, or no module of the model matches.
     """
-    from ...replay.op_recording.recording_engine import OpRecordingEngine, check_modules, check_reached
+    from ...replay.op_recording.rerun import OpRecordingEngine, check_modules, check_reached
     from ...replay.request.findings import Findings
     from ...replay.request.resolve import resolve_request
 

@@ -1,4 +1,4 @@
-"""The engine protocol: what an engine is opened with, and what it hands to the recorder."""
+"""The engine protocol: settings, what an engine is opened with, and what it hands to the recorder."""
 
 from __future__ import annotations
 
@@ -6,16 +6,86 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
 
 from ...schemas.envelope import Runtime
-from ...schemas.errors import BadInput
+from ...schemas.errors import BadInput, stated_setting
 from ...schemas.trace import Finding, Mode, Setting, Site
-from ..request.capabilities import Capabilities
+from ..request.batches import PlannedSequence
+from ..request.resolve import Capabilities
+from ..row_summaries.rows import TopK
 
 if TYPE_CHECKING:
     from ..request.batches import Batch
     from ..row_summaries.rows import Rows
+
+MOST = 10**6
+"""Largest whole number that a setting takes."""
+MOST_SEQUENCES = 10_000
+"""Largest batch."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One setting: how its text is read, what it does, and what applies where it is not stated."""
+
+    kind: Literal["choice", "number", "text"]
+    meaning: str
+    choices: tuple[str, ...] = ()
+    least: int = 0
+    most: int = MOST
+    default: Any = None
+
+    def read(self, name: str, text: str) -> Any:
+        """The value of a text.
+
+        Raises:
+            BadInput: It does not fit.
+        """
+        option = stated_setting(f"{name}={text}")
+        if self.kind == "number":
+            digits = len(str(self.most))
+            if not re.fullmatch(rf"[0-9]{{1,{digits}}}", text) or not self.least <= int(text) <= self.most:
+                raise BadInput(
+                    f"not a whole number from {self.least} to {self.most}",
+                    f"for example --set {name}={max(self.least, 2)}",
+                    option,
+                )
+            return int(text)
+        if self.choices and text not in self.choices:
+            raise BadInput(f"not a value of {name}", f"choose one of: {', '.join(self.choices)}", option)
+        if not text:
+            raise BadInput(f"not a value of {name}", f"give a {self.meaning}", option)
+        return text
+
+
+BATCH_SIZE = Known(
+    "number", "requests of the set that are sent together", least=1, most=MOST_SEQUENCES, default=1
+)
+
+
+def split_pair(pair: str, form: str = r"\w+", example: str = "batch_size=8") -> tuple[str, str]:
+    """Key and text of a `KEY=VALUE`.
+
+    Args:
+        pair: As `--set` has it.
+        form: Pattern of the keys that there can be.
+        example: What a fix shows.
+
+    Raises:
+        BadInput: Not of that form.
+    """
+    key, equals, text = pair.partition("=")
+    if not equals or not re.fullmatch(form, key):
+        raise BadInput("not of the form KEY=VALUE", f"for example --set {example}", stated_setting(pair))
+    return key, text
+
+
+def defaults(known: Mapping[str, Known]) -> dict[str, Any]:
+    """What applies where nothing is stated, of those settings that have a default."""
+    return {name: one.default for name, one in known.items() if one.default is not None}
 
 
 @dataclass(frozen=True)
@@ -181,3 +251,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds, and stop the server that it started."""
+
+
+def sorted_topk(
+    ids: Sequence[int], logprobs: Sequence[float], k: int, next_logprob: float | None = None
+) -> TopK:
+    """A distribution in the order of a trace and cut to K: servers add the chosen token where it is not among
+    the K most likely.
+
+    Args:
+        ids: [n], in any order.
+        logprobs: [n], nats.
+        k: K.
+        next_logprob: Of the token that was chosen from it or forced, nats; None where it is not known.
+    """
+    id_array = np.asarray(ids, dtype=np.int32)
+    values = np.asarray(logprobs, dtype=np.float32)
+    order = np.lexsort((id_array, -values))[:k]
+    return TopK(id_array[order], None, values[order], None, None, next_logprob)
+
+
+def unforced_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:
+    """How generated tokens differ from those that were to be forced; None: they are those."""
+    golden = plan.golden or ()
+    for step, (wanted, token) in enumerate(zip(golden, generated, strict=False)):
+        if wanted != token:
+            return f"step {step} generated token {token} where {wanted} was to be forced"
+    if len(generated) != len(golden):
+        return f"{len(generated)} tokens were generated where {len(golden)} were to be forced"
+    return None

@@ -1,12 +1,14 @@
-"""Activation patching: keeping the rows of a model's sites, and replacing them while it runs.
+"""Activation patching: finding, keeping and replacing the rows of a model's sites while it runs.
 
-It knows sites and modules; where the positions of the sequence lie comes in with each pass.
+It knows sites and modules, and where the positions of a sequence lie in a pass: by token columns and the
+attention mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +19,58 @@ from ..capture.modules import Output, replace_calls, tensors_of
 from ..capture.site_discovery import UNOBSERVED
 from ..capture.taps import Taps
 from .op_recorder import raw_bits
-from .pass_location import PassLocation
+
+
+@dataclass(frozen=True)
+class PassLocation:
+    """One forward pass, as one sequence of its batch lies in it.
+
+    Attributes:
+        batch: B.
+        row: The sequence's row.
+        tokens: T, columns that the pass feeds.
+        total: Columns that attention sees: cached ones and T.
+        column_of: Position → column of T, for the positions that this pass computes.
+        seen: (column of `total`, position) of every token of the sequence so far, in order.
+    """
+
+    batch: int
+    row: int
+    tokens: int
+    total: int
+    column_of: Mapping[int, int]
+    seen: tuple[tuple[int, int], ...]
+
+    def fed_up_to(self, position: int) -> tuple[int, ...]:
+        """Columns of T that hold positions up to this one."""
+        return tuple(column for at, column in self.column_of.items() if at <= position)
+
+    def seen_up_to(self, position: int) -> tuple[int, ...]:
+        """Columns of `total` that hold positions up to this one."""
+        return tuple(column for column, at in self.seen if at <= position)
+
+
+def location_in_pass(arguments: Mapping[str, Any], row: int) -> PassLocation | None:
+    """Where a row's positions lie in the pass that a model is called for.
+
+    Args:
+        arguments: `input_ids` [B, T] and `attention_mask` [B, total] of the call.
+        row: The row of the batch.
+
+    Returns:
+        None where the call states no tokens, as a model inside another one may be called.
+    """
+    ids, mask = arguments.get("input_ids"), arguments.get("attention_mask")
+    if not isinstance(ids, torch.Tensor) or not isinstance(mask, torch.Tensor):
+        return None
+    batch, tokens = ids.shape
+    total = mask.shape[1]
+    filled: list[int] = mask[row].nonzero().view(-1).tolist()
+    seen = tuple((column, position) for position, column in enumerate(filled))
+    first = total - tokens
+    column_of = {position: column - first for column, position in seen if column >= first}
+    return PassLocation(batch, row, tokens, total, column_of, seen)
+
 
 KEPT_BYTES = 2 << 30
 """Whole rows that are kept of a run, in all."""

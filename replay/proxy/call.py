@@ -14,10 +14,7 @@ from urllib.parse import unquote_plus
 from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput
 from ..wire import HIDDEN, EventTooLong, Splitter, data_of
-from .additions import Json
-from .answer import Answer, error_text
-from .compose import Circumstances, compose, context_of, iso, stated
-from .request import read_request
+from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, iso, read_request, stated
 
 _GZIP = 16 + 13
 """zlib's number for a gzip file with a window of 8 KiB: a stream repeats itself within one event."""

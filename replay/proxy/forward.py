@@ -15,7 +15,6 @@ import httpx
 
 from ...schemas.envelope import BROKE_OFF, DISCONNECTED, FAILED, STOPPED
 from ..wire import EventTooLong, Splitter, data_of, with_data
-from .additions import NONE, Additions, Json, without
 from .asgi import (
     ClientGone,
     Headers,
@@ -31,7 +30,8 @@ from .asgi import (
     send_start,
 )
 from .call import Call, credentials
-from .recorder import Recorder, request_id_of, route_of
+from .exchange import Json
+from .recorder import NONE, Additions, Recorder, request_id_of, route_of, without
 
 MOST_BODY_BYTES = 64 << 20
 """A larger request, or whole answer, is passed on unrecorded: it is never in memory at once."""

@@ -18,10 +18,7 @@ from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
 from ..wire import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
-from .additions import Json
-from .answer import Answer, error_text
-from .compose import Circumstances, compose, context_of
-from .request import read_request
+from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, read_request
 
 _PICKLE_START = b"\x80"
 _FIX = (

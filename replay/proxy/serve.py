@@ -14,10 +14,9 @@ import httpx
 import uvicorn
 
 from ...schemas.errors import BadInput
-from .additions import is_known
 from .call import Upstream
 from .forward import Proxy
-from .recorder import Recorder
+from .recorder import Recorder, is_known
 
 RETRY_S = 2.0
 """Pause before an upstream that did not answer is identified again."""

@@ -13,11 +13,20 @@ from typing import Any
 
 from ...schemas.errors import BadInput
 from ..wire import SGLANG_NAMES, split_sampling
-from .additions import Json, listed
-from .answer import Answer, Choice
-from .compose import Circumstances, compose, context_of, iso, stated
+from .exchange import (
+    Answer,
+    Choice,
+    Circumstances,
+    ClientRequest,
+    Json,
+    Prompt,
+    compose,
+    context_of,
+    iso,
+    listed,
+    stated,
+)
 from .plain_pickle import Made, Named, read_pickle
-from .request import ClientRequest, Prompt
 
 REQUEST_CLASS = "GenerateReqInput"
 _MOST_DEPTH = 60

@@ -20,8 +20,8 @@ from pathlib import Path
 from ...schemas.base import exactly_representable
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput, OutputFailed
-from .additions import Json
 from .call import Call
+from .exchange import Json
 
 SYNC_EVERY_S = 1.0
 """Lines are handed to the operating system at once and to the disk at most so much later."""

@@ -1,17 +1,18 @@
-"""From an envelope to what an engine runs: prompt, sampling and golden tokens, checked against the model."""
+"""From an envelope to what an engine runs, or why it cannot: prompt, sampling and golden tokens, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput
+from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Mode, Setting
 from ..wire import invalid_sampling, shortened
 from .batches import ResolvedRequest
-from .capabilities import Capabilities
 from .contract import (
     ANSWERED_TEXT,
     about_request,
@@ -25,7 +26,118 @@ from .contract import (
     silent_defaults,
 )
 from .findings import Findings, finding
-from .golden import Golden, golden_for
+
+UNKNOWN_LENGTH = 2**31 - 1
+"""Vocabulary or context of a server that does not report its own."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do. A replay that needs more is refused before it starts."""
+
+    modes: tuple[Mode, ...] = ("free",)
+    sites: bool = False
+    """Layers can be observed."""
+    logits_hash: bool = False
+    """Equal logits can be proved; else only log-probabilities can be compared."""
+    seed: bool = True
+    """A seed chooses the draws."""
+    token_ids: bool = True
+    """Takes a prompt as token ids, and returns the ids that it generated. Else there is only text."""
+    most_topk: int | None = None
+    """Largest K of the distributions that it returns; 0: none at all, None: no limit."""
+    logprobs: Literal["raw", "processed", "unknown", "none"] = "raw"
+    """Whether they are those before the logits processors and the temperature."""
+    batch: Literal["static", "concurrent"] = "static"
+    """`static`: the sequences of a batch share every forward pass. `concurrent`: they are sent together, and
+    the engine's scheduler decides."""
+    starts: bool = True
+    """rip can start it, and so start it again; else it is only called by its URL."""
+    taps: bool = False
+    """A server that runs already shows its sites only through the folder that taps in it write to."""
+    cancels: bool = True
+    """A request that nobody waits for any more is stopped."""
+
+
+def check_capabilities(engine: str, can: Capabilities, mode: str, sites: bool) -> None:
+    """Refuse, before any work, what an engine does not support.
+
+    Args:
+        engine: Its name.
+        can: What it supports.
+        mode: What will be run.
+        sites: Whether sites are to be captured.
+
+    Raises:
+        BadInput: It does not support the mode, or the capture of sites.
+    """
+    if mode not in can.modes:
+        raise BadInput(
+            f"the engine {engine} does not support mode {mode}", f"choose one of: {', '.join(can.modes)}"
+        )
+    if sites and not can.sites:
+        raise BadInput(
+            f"the engine {engine} does not support the capture of sites",
+            "use --capture tokens, without --sites",
+        )
+
+
+def vocabulary_size(engine_size: int, fingerprint: Fingerprint, otherwise: str = "") -> int:
+    """How many token ids there are to draw from: as the engine reports, else as the model's files say.
+
+    Args:
+        engine_size: As the engine reports it.
+        fingerprint: Of the environment, model included.
+        otherwise: What else fixes it where neither is known.
+
+    Raises:
+        BadInput: Neither is known.
+    """
+    if engine_size < UNKNOWN_LENGTH:
+        return engine_size
+    known = fingerprint.get("model", "vocab_size")
+    if known is not None and isinstance(known.value, int):
+        return known.value
+    raise BadInput(
+        "the size of the vocabulary is not known: the server does not report it",
+        f"name the model's files with --model{', ' if otherwise else ''}{otherwise}",
+    )
+
+
+Golden = dict[tuple[str, int], tuple[int, ...]]
+"""(request_id, sample) → generated token ids."""
+
+
+def golden_for(
+    envelope: Envelope, trace: Golden | None, trace_path: Path | None
+) -> dict[int, tuple[int, ...]]:
+    """Tokens to force for one envelope, by sample; none of them empty.
+
+    Raises:
+        BadInput: The envelope has no expected tokens and no trace was given, or the trace lacks the request
+            or its tokens.
+    """
+    if trace is None:
+        if envelope.expected is None or not envelope.expected.token_ids:
+            raise BadInput(
+                f"{envelope.request_id}: no recorded tokens to force: expected.token_ids is missing or empty",
+                "give a trace with --golden, or record the envelope with its answer",
+            )
+        return {0: tuple(envelope.expected.token_ids)}
+    found = {
+        sample: tokens for (request_id, sample), tokens in trace.items() if request_id == envelope.request_id
+    }
+    if not found:
+        raise BadInput(
+            f"{envelope.request_id}: not in the golden trace {trace_path}",
+            "record it there, or leave it out of the set",
+        )
+    if not all(found.values()):
+        raise BadInput(
+            f"{envelope.request_id}: the golden trace {trace_path} holds no generated token of it",
+            "give a trace of a run that came to its end",
+        )
+    return found
 
 
 class Target(Protocol):

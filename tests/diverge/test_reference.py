@@ -25,7 +25,7 @@ from rip.diverge.views.query import run
 from rip.diverge.views.views import open_views
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.request.golden import Golden
+from rip.replay.request.resolve import Golden
 from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact

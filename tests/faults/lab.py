@@ -21,7 +21,7 @@ from rip.fingerprint.drift.compare import drift
 from rip.fingerprint.model.ref import resolve
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.request.golden import Golden
+from rip.replay.request.resolve import Golden
 from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint

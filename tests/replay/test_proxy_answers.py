@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from rip.replay.proxy.additions import additions_for, without
-from rip.replay.proxy.answer import Answer
+from rip.replay.proxy.exchange import Answer
+from rip.replay.proxy.recorder import additions_for, without
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 SCORED = {"content": [{"id": 7, "token": "a", "logprob": -0.5, "top_logprobs": []}]}

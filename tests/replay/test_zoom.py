@@ -18,9 +18,8 @@ from rip.replay.op_recording import op_recorder as recording
 from rip.replay.op_recording import row_patching
 from rip.replay.op_recording.op_recorder import raw_bits
 from rip.replay.op_recording.ops_file import read_ops, write_ops, zoom_path
-from rip.replay.op_recording.pass_location import location_in_pass
-from rip.replay.op_recording.recording_engine import OpRecordingEngine
-from rip.replay.op_recording.rerun import run_side
+from rip.replay.op_recording.rerun import OpRecordingEngine, run_side
+from rip.replay.op_recording.row_patching import location_in_pass
 from rip.replay.request.batches import Batch
 from rip.schemas.errors import BadInput, RipError
 from rip.schemas.recorded_ops import COLUMNS, TENSOR_FIELDS, ZOOM_KEY, arrow_schema

@@ -20,8 +20,8 @@ from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.rows import ExecutionShape, Rows
 from ...row_summaries.token_distribution import top_k_of_rows, with_next
 from ..base import Finished
-from .forward import Forward
-from .sequence import Live
+from .model import Forward
+from .sampling import Live
 
 if TYPE_CHECKING:
     from .sampling import Sampler, StopRule

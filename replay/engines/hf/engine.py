@@ -16,16 +16,14 @@ from ....schemas.errors import BadInput
 from ....schemas.trace import Finding, Mode, Site
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
-from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
-from ...request.prompt import text_of, texts_of, tokenize
+from ...request.resolve import UNKNOWN_LENGTH, Capabilities
 from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import Rows
 from ..base import Finished, Opening, refuse_server
-from ..model_files import folder_of, load_tokenizer
+from ..model_files import folder_of, load_tokenizer, text_of, texts_of, tokenize
 from .decode_loop import BatchRun
-from .forward import model_errors
-from .load import check_attention, load_model
+from .model import check_attention, load_model, model_errors
 from .sampling import Sampler, StopRule, UniformDraws
 from .settings import parse_settings, resolve_settings
 

@@ -9,7 +9,7 @@ from typing import Any
 from ....schemas.envelope import Runtime
 from ....schemas.errors import BadInput, first_line, stated_setting
 from ....schemas.trace import Setting
-from ..settings import Known
+from ..base import Known
 
 MOST_THREADS = 1024
 """Far above it torch dies without an error when it starts them."""

@@ -16,21 +16,17 @@ from typing import Any
 from ....schemas.errors import BadInput, EngineFailed, stated_setting
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ...request.capabilities import Capabilities
 from ...request.contract import REPORTED_BY_SERVER
 from ...request.findings import finding
+from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..interpreter import has_module
-from ..settings import Known
-from ..topk import sorted_topk
-from .answer import End, Event, Piece
-from .completions import check_no_error, unended
+from ..base import Known, sorted_topk
+from .answer import End, Event, Piece, check_no_error, unended
 from .llama_child import PARAMETERS
-from .request_fields import COMMON_SAMPLING, RequestFields
-from .served_model import chat_body, check_kind
+from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind
 from .server import ServerEngine, text_or_none
 from .settings import CACHE, server_environment, server_settings
-from .started import StartedServer, launch
+from .started import StartedServer, has_module, launch
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the

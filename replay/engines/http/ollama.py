@@ -13,11 +13,19 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..settings import Known
-from .answer import End, Event, Piece
-from .completions import check_no_error, unended
-from .request_fields import COMMON_SAMPLING, RequestFields, is_unlimited
-from .served_model import TEXT_ENGINE, TEXT_ONLY, check_kind, chosen_model, text_body, wanted_model
+from ..base import Known
+from .answer import End, Event, Piece, check_no_error, unended
+from .request_body import (
+    COMMON_SAMPLING,
+    TEXT_ENGINE,
+    TEXT_ONLY,
+    RequestFields,
+    check_kind,
+    chosen_model,
+    is_unlimited,
+    text_body,
+    wanted_model,
+)
 from .server import ServerEngine
 from .settings import SERVED_MODEL
 

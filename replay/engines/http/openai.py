@@ -16,12 +16,20 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..settings import Known
-from .answer import End, Event, Piece
+from ..base import Known
+from .answer import Completion, End, Event, Piece
 from .client import Refused
-from .completions import Completion
-from .request_fields import COMMON_SAMPLING, RequestFields, is_unlimited
-from .served_model import TEXT_ENGINE, TEXT_ONLY, chosen_model, served_models, text_body, wanted_model
+from .request_body import (
+    COMMON_SAMPLING,
+    TEXT_ENGINE,
+    TEXT_ONLY,
+    RequestFields,
+    chosen_model,
+    is_unlimited,
+    served_models,
+    text_body,
+    wanted_model,
+)
 from .server import ServerEngine
 from .settings import SERVED_MODEL
 

@@ -14,17 +14,14 @@ from typing import Any, ClassVar, TypeVar
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Finding, Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
-from ...request.capabilities import UNKNOWN_LENGTH, Capabilities
 from ...request.contract import GENERATION_CONFIG
-from ...request.prompt import text_of, texts_of, tokenize
+from ...request.resolve import UNKNOWN_LENGTH, Capabilities
 from ...row_summaries.rows import Rows
-from ..base import Finished, Opening
-from ..model_files import load_local_tokenizer
-from ..settings import Known
+from ..base import Finished, Known, Opening
+from ..model_files import load_local_tokenizer, text_of, texts_of, tokenize
 from .answer import Answer, Event
-from .background import BackgroundLoop
-from .client import UNEXPECTED, HttpClient, Refused, unexpected
-from .request_fields import RequestFields
+from .client import UNEXPECTED, BackgroundLoop, HttpClient, Refused, unexpected
+from .request_body import RequestFields
 from .sending import Sending
 from .settings import CLIENT_SETTINGS, parse_settings, resolve_settings
 from .started import StartedServer

@@ -14,7 +14,7 @@ from typing import Any
 from ....schemas.errors import BadInput, stated_setting
 from ....schemas.lane import NOT_KEPT, may_be_secret
 from ....schemas.trace import Setting
-from ..settings import BATCH_SIZE, Known, defaults, split_pair
+from ..base import BATCH_SIZE, Known, defaults, split_pair
 
 _DAY_S = 86_400
 CLIENT_SETTINGS: dict[str, Known] = {

@@ -14,15 +14,12 @@ from typing import Any
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Finding, Mode
 from ...request.batches import PlannedSequence
-from ...request.capabilities import Capabilities
 from ...request.findings import finding
+from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..settings import Known
-from ..topk import sorted_topk
-from .answer import End, Event, Piece, Scored
-from .completions import check_no_error, gave_up, unended
-from .request_fields import COMMON_SAMPLING, RequestFields
-from .served_model import chat_body, check_kind, chosen_entry
+from ..base import Known, sorted_topk
+from .answer import End, Event, Piece, Scored, check_no_error, gave_up, unended
+from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, chosen_entry
 from .server import ServerEngine, text_or_none
 from .settings import CACHE, SERVED_MODEL
 

@@ -12,13 +12,11 @@ from typing import Any
 from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ...request.capabilities import Capabilities
+from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..topk import sorted_topk
-from .answer import End, Event, Piece
-from .completions import check_no_error, unended
-from .request_fields import RequestFields
-from .served_model import chat_body, check_kind, text_request
+from ..base import sorted_topk
+from .answer import End, Event, Piece, check_no_error, unended
+from .request_body import RequestFields, chat_body, check_kind, text_request
 from .server import ServerEngine
 
 LEFT_OUT: Mapping[str, Any] = {

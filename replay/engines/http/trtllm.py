@@ -12,11 +12,9 @@ from dataclasses import replace
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ..settings import Known
-from .answer import End, Event, Piece
-from .completions import Completion
-from .request_fields import COMMON_SAMPLING, RequestFields
-from .served_model import TEXT_ENGINE, check_kind, chosen_entry
+from ..base import Known
+from .answer import Completion, End, Event, Piece
+from .request_body import COMMON_SAMPLING, TEXT_ENGINE, RequestFields, check_kind, chosen_entry
 from .server import ServerEngine
 from .settings import SERVED_MODEL
 

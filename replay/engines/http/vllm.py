@@ -18,16 +18,14 @@ from typing import Any
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ...request.capabilities import Capabilities
 from ...request.findings import finding
+from ...request.resolve import Capabilities
 from ...row_summaries.rows import Rows, TopK
+from ..base import sorted_topk, unforced_tokens
 from ..model_files import generation_config
-from ..topk import sorted_topk, unforced_tokens
-from .answer import Answer, End, Event, Piece, Scored
+from .answer import Answer, Completion, End, Event, Piece, Scored
 from .client import ServerError
-from .completions import Completion
-from .request_fields import COMMON_SAMPLING, RequestFields
-from .served_model import chat_body, check_kind, chosen_entry
+from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, chosen_entry
 from .server import ServerEngine, caused_by, text_or_none
 from .started import StartedServer
 from .vllm_sites import VllmTaps

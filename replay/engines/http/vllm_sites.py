@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
-from ...request.capabilities import Capabilities
+from ...request.resolve import Capabilities
 from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from ..base import Opening

@@ -16,11 +16,9 @@ from typing import Any
 from ....schemas.errors import BadInput, stated_setting
 from ....schemas.trace import Finding, Setting
 from ...request.findings import finding
-from ..base import Opening
-from ..interpreter import has_module
-from ..settings import Known
+from ..base import Known, Opening
 from .settings import CACHE, SERVED_MODEL, server_arguments, server_environment
-from .started import StartedServer, launch
+from .started import StartedServer, has_module, launch
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _PARSED_S = 180.0

@@ -15,13 +15,11 @@ from ....schemas.trace import Finding, Mode, Setting, Site
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG
 from ...request.findings import finding
-from ...request.prompt import text_of, texts_of, tokenize
 from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Opening, refuse_server
-from ..model_files import generation_config, load_local_tokenizer
-from .offline_class import OfflineClass, find_class, own_settings
+from ..model_files import generation_config, load_local_tokenizer, text_of, texts_of, tokenize
 from .output import CheckedOutput
-from .protocol import DOCUMENT, OfflineOutput, OfflineSampling
+from .protocol import DOCUMENT, OfflineClass, OfflineOutput, OfflineSampling, find_class, own_settings
 
 SUPPORTED = frozenset(
     {"n", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop_token_ids", "ignore_eos"}

@@ -9,9 +9,8 @@ from typing import Any
 from ....schemas.errors import EngineFailed
 from ...request.batches import PlannedSequence
 from ...row_summaries.rows import TopK
-from ..topk import sorted_topk, unforced_tokens
-from .offline_class import OfflineClass
-from .protocol import DOCUMENT, OfflineSampling
+from ..base import sorted_topk, unforced_tokens
+from .protocol import DOCUMENT, OfflineClass, OfflineSampling
 
 ABOVE_ZERO = 1e-3
 """A log-probability may lie so far above 0 by rounding; more means that they are probabilities."""
