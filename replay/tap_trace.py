@@ -56,10 +56,45 @@ def trace_from_tap(
             f"{folder} holds no request yet",
             "send one, or see whether RIP_TAP_ONLY_ASKED hides those that were sent",
         )
-    header = TraceHeader(
+    header = _header(taps, Lane(name=lane, engine="vllm", tap=str(folder)), fingerprint)
+    writer = TraceWriter(out, header, force=force)
+    requests: list[Request] = []
+    findings: list[str] = []
+    samples: Counter[str] = Counter()
+    try:
+        for sequence, key in enumerate(keys):
+            tapped = taps.rows(key, ENDED_S, partial=True)
+            if len(tapped.prefix) < tapped.positions[0]:
+                raise EngineFailed(
+                    f"{folder}: the first {tapped.positions[0]} positions of {key} are not known",
+                    "run the program without prefix caching, or with prompts of token ids",
+                )
+            rows = _rows(sequence, tapped, len(taps.sites))
+            prompt = _prompt_length(rows.topk)
+            name = RANDOM_END.sub("", key)
+            if name not in samples:
+                requests.append(_request(name, rows.token_ids[:prompt].tolist()))
+            findings += [f"{key}: {sentence}" for sentence in tapped.findings]
+            if tapped.prefix:
+                findings.append(f"{key}: its first {len(tapped.prefix)} positions came from the prefix cache")
+            writer.append(SequenceInfo(name, samples[name], prompt), rows)
+            samples[name] += 1
+        final = header.model_copy(update={"requests": requests, "findings": findings})
+        writer.finish(final)
+    except BaseException:
+        writer.abandon()
+        raise
+    finally:
+        writer.close()
+    return final
+
+
+def _header(taps: TapFolder, lane: Lane, fingerprint: Fingerprint | None) -> TraceHeader:
+    """The header before any request is read."""
+    return TraceHeader(
         tool_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        lane=Lane(name=lane, engine="vllm", tap=str(folder)),
+        lane=lane,
         mode="free",
         capture="sites",
         channel=taps.channel,
@@ -73,43 +108,11 @@ def trace_from_tap(
         ),
         not_seen=[*taps.not_seen, LAST_TOKEN],
     )
-    writer = TraceWriter(out, header, force=force)
-    requests: list[Request] = []
-    findings: list[str] = []
-    try:
-        samples: Counter[str] = Counter()
-        for sequence, key in enumerate(keys):
-            tapped = taps.rows(key, ENDED_S, partial=True)
-            rows = _rows(sequence, tapped, len(taps.sites))
-            prompt = _prompt_length(rows.topk)
-            if len(tapped.prefix) < tapped.positions[0]:
-                raise EngineFailed(
-                    f"{folder}: the first {tapped.positions[0]} positions of {key} are not known",
-                    "run the program without prefix caching, or with prompts of token ids",
-                )
-            name = RANDOM_END.sub("", key)
-            sample = samples[name]
-            samples[name] += 1
-            envelope = Envelope(
-                request_id=name,
-                prompt_token_ids=rows.token_ids[:prompt].tolist(),
-                runtime=Runtime(engine="vllm"),
-            )
-            if not sample:
-                identity, whole = envelope.sha256(), envelope.to_object()
-                requests.append(Request(request_id=name, envelope_sha256=identity, envelope=whole))
-            findings += [f"{key}: {sentence}" for sentence in tapped.findings]
-            if tapped.prefix:
-                findings.append(f"{key}: its first {len(tapped.prefix)} positions came from the prefix cache")
-            writer.append(SequenceInfo(name, sample, prompt), rows)
-        final = header.model_copy(update={"requests": requests, "findings": findings})
-        writer.finish(final)
-    except BaseException:
-        writer.abandon()
-        raise
-    finally:
-        writer.close()
-    return final
+
+
+def _request(name: str, prompt: list[int]) -> Request:
+    envelope = Envelope(request_id=name, prompt_token_ids=prompt, runtime=Runtime(engine="vllm"))
+    return Request(request_id=name, envelope_sha256=envelope.sha256(), envelope=envelope.to_object())
 
 
 def _rows(sequence: int, tapped: TappedRows, n_sites: int) -> Rows:

@@ -55,8 +55,7 @@ def folder_of(path: Path, model_sha256: str) -> Path:
         ) from None
     try:
         _convert_gguf(path, unfinished)
-        if not target.is_dir():  # another process may have been faster
-            unfinished.rename(target)
+        _publish(unfinished, target)
     except RipError:
         raise
     except Exception as error:  # safetensors reports a full disk with an error of its own
@@ -66,6 +65,15 @@ def folder_of(path: Path, model_sha256: str) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return target
+
+
+def _publish(unfinished: Path, target: Path) -> None:
+    """Make a finished conversion the cached one, unless another process was faster: both hold the same."""
+    try:
+        unfinished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
 
 
 def _convert_gguf(path: Path, target: Path) -> None:

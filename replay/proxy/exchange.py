@@ -1,6 +1,7 @@
 """A request to an OpenAI-compatible API and its answer, and the envelopes that they become.
 
-What the client left out stays left out: silence is a fact about the request. Answers come from outside: whatever does not have the expected type is skipped.
+What the client left out stays left out: silence is a fact about the request. Answers come from outside:
+whatever does not have the expected type is skipped.
 """
 
 from __future__ import annotations

@@ -71,67 +71,90 @@ def import_files(
     Raises:
         BadInput: At the first line that is not a request, named by file and line.
     """
-    found = Imported()
-    waiting: list[_Exchange] = []
-    by_name: dict[str, _Exchange] = {}
-    answers: list[tuple[str, str, Json]] = []
-    seen: set[str] = set()
-
-    def add(raw: Json, where: str) -> None:
-        base, number = raw["request_id"], 1
-        while raw["request_id"] in seen:
-            number += 1
-            raw = {**raw, "request_id": f"{base}~{number}"}
-        seen.add(raw["request_id"])
-        envelope = Envelope.from_object(raw, where)
-        found.envelopes.append(envelope)
-        if unread := _unread(envelope):
-            found.unread[where] = unread
-
+    reading = _Reading(form, identity, is_secret)
     for path in paths:
         if _is_pickle(path):
-            if form == "openai":
-                raise BadInput(f"{path}: a pickle, not an OpenAI file", "leave out --format")
-            for dumped in sglang_dump.read_dump(_content(path), str(path)):
-                for raw in sglang_dump.envelopes_of(dumped, identity, is_secret):
-                    add(raw, dumped.where)
+            reading.take_pickle(path)
             continue
         for where, line in _lines(path):
-            if form != "openai" and ("event" in line or "obj" in line):
-                logged = sglang_dump.from_log_line(line, where)
-                if logged is None:
-                    found.passed_over += 1
-                    continue
-                for raw in sglang_dump.envelopes_of(logged, identity, is_secret):
-                    add(raw, where)
+            reading.take_line(where, line)
+    reading.join_answers()
+    return reading.found
+
+
+class _Reading:
+    """What has been read of the files so far."""
+
+    def __init__(self, form: ImportFormat, identity: Json, is_secret: Callable[[str], bool]) -> None:
+        self._form = form
+        self._identity = identity
+        self._is_secret = is_secret
+        self._waiting: list[_Exchange] = []
+        self._by_name: dict[str, _Exchange] = {}
+        self._answers: list[tuple[str, str, Json]] = []
+        """Where, `custom_id`, and the line, of answers whose requests are lines of their own."""
+        self._seen: set[str] = set()
+        self.found = Imported()
+
+    def take_pickle(self, path: Path) -> None:
+        """Read a dump of SGLang."""
+        if self._form == "openai":
+            raise BadInput(f"{path}: a pickle, not an OpenAI file", "leave out --format")
+        for dumped in sglang_dump.read_dump(_content(path), str(path)):
+            self._add_sglang(dumped, dumped.where)
+
+    def take_line(self, where: str, line: Json) -> None:
+        """Read a line: of SGLang's log, a request, or an answer."""
+        if self._form != "openai" and ("event" in line or "obj" in line):
+            logged = sglang_dump.from_log_line(line, where)
+            if logged is None:
+                self.found.passed_over += 1
+            else:
+                self._add_sglang(logged, where)
+            return
+        if self._form == "sglang":
+            raise BadInput(f"{where}: not a line of SGLang's JSON request log", "leave out --format")
+        if "custom_id" in line and "body" not in line and "request" not in line:
+            self._answers.append((where, str(line["custom_id"]), line))
+            return
+        exchange = _exchange(line, where)
+        if exchange.name is not None and "custom_id" in line:
+            if exchange.name in self._by_name:
+                raise BadInput(f"{where}: the custom_id {exchange.name!r} occurs twice", "give each its own")
+            self._by_name[exchange.name] = exchange
+        self._waiting.append(exchange)
+
+    def join_answers(self) -> None:
+        """Give every answer to its request, and make envelopes of the OpenAI requests."""
+        for where, name, line in self._answers:
+            if name in self._by_name:
+                _take_answer(self._by_name[name], line.get("response"), line.get("error"))
                 continue
-            if form == "sglang":
-                raise BadInput(f"{where}: not a line of SGLang's JSON request log", "leave out --format")
-            if "custom_id" in line and "body" not in line and "request" not in line:
-                answers.append((where, str(line["custom_id"]), line))
-                continue
-            exchange = _exchange(line, where)
-            if exchange.name is not None and "custom_id" in line:
-                if exchange.name in by_name:
-                    raise BadInput(
-                        f"{where}: the custom_id {exchange.name!r} occurs twice", "give each its own"
-                    )
-                by_name[exchange.name] = exchange
-            waiting.append(exchange)
-    for where, name, line in answers:
-        if name in by_name:
-            _take_answer(by_name[name], line.get("response"), line.get("error"))
-            continue
-        found.unclaimed.append(name)
-        if len(found.unclaimed) == len(answers):
-            raise BadInput(
-                f"{where}: an answer to {name!r}, whose request is in none of the files",
-                "also give the file of requests: the batch's input",
-            )
-    for exchange in waiting:
-        for raw in _envelopes_of(exchange, identity, is_secret, found):
-            add(raw, exchange.where)
-    return found
+            self.found.unclaimed.append(name)
+            if len(self.found.unclaimed) == len(self._answers):
+                raise BadInput(
+                    f"{where}: an answer to {name!r}, whose request is in none of the files",
+                    "also give the file of requests: the batch's input",
+                )
+        for exchange in self._waiting:
+            for raw in _envelopes_of(exchange, self._identity, self._is_secret, self.found):
+                self._add(raw, exchange.where)
+
+    def _add_sglang(self, exchange: sglang_dump.Exchange, where: str) -> None:
+        for raw in sglang_dump.envelopes_of(exchange, self._identity, self._is_secret):
+            self._add(raw, where)
+
+    def _add(self, raw: Json, where: str) -> None:
+        """Add an envelope, under a request id of its own."""
+        base, number = raw["request_id"], 1
+        while raw["request_id"] in self._seen:
+            number += 1
+            raw = {**raw, "request_id": f"{base}~{number}"}
+        self._seen.add(raw["request_id"])
+        envelope = Envelope.from_object(raw, where)
+        self.found.envelopes.append(envelope)
+        if unread := _unread(envelope):
+            self.found.unread[where] = unread
 
 
 def _unread(envelope: Envelope) -> list[str]:

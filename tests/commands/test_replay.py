@@ -465,7 +465,7 @@ def test_force_overwrites_a_trace_and_the_rest_of_an_unfinished_one(rip: Rip, tm
 
 EARLY = """
 import os, signal, sys
-from rip.replay.trace_file import writer
+from rip.replay import trace_writer as writer
 writer.FLUSH_SECONDS = 0  # every block of rows is a part at once
 plain, wanted = writer.TraceWriter.append, getattr(signal, sys.argv[1])
 def append(self, info, rows):

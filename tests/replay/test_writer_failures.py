@@ -51,7 +51,7 @@ def test_a_killed_process_leaves_whole_parts(trace):
         from pathlib import Path
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from fakes.rows import interleave, start
-        from rip.replay.trace_file import writer as writer_module
+        from rip.replay import trace_writer as writer_module
         writer_module.FLUSH_BYTES = 3000
         writer = start(Path({str(trace)!r}))
         interleave(writer, blocks=20)

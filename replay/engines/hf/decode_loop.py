@@ -151,18 +151,9 @@ class BatchRun:
                 count = max(0, min(end, first_column[live.batch_row] + len(ids)) - first)
                 spans.append((first - start, count))
                 if live.plan.recorded and count:
-                    shape = ExecutionShape(
-                        batch_size=len(inputs),
-                        batch_row=live.batch_row,
-                        num_tokens=count,
-                        padded_tokens=end - start - count,
-                        cached_tokens=live.computed,
-                    )
-                    live.begin_rows(live.computed, count, self._n_sites)
+                    self._begin_chunk(live, ids[live.computed : live.computed + count], end - start)
                     if live.summaries is not None:
                         segments.append(Segment(live.batch_row, first - start, count, live.summaries, 0))
-                    for token in ids[live.computed : live.computed + count]:
-                        live.add_row(token, shape)
                 live.computed += count
             last_columns = [first + count - 1 for first, count in spans]
             ending = [
@@ -187,6 +178,19 @@ class BatchRun:
                 if count and (score or live.batch_row not in ending):
                     yield live.rows(self._forced)
         return mask_BT, torch.stack(last_logits)
+
+    def _begin_chunk(self, live: Live, tokens: Sequence[int], columns: int) -> None:
+        """Begin the rows of those prompt tokens of a sequence that a pass of so many columns computes."""
+        shape = ExecutionShape(
+            batch_size=len(self._live),
+            batch_row=live.batch_row,
+            num_tokens=len(tokens),
+            padded_tokens=columns - len(tokens),
+            cached_tokens=live.computed,
+        )
+        live.begin_rows(live.computed, len(tokens), self._n_sites)
+        for token in tokens:
+            live.add_row(token, shape)
 
     def _padded(
         self, inputs: Sequence[Sequence[int]]

@@ -1,7 +1,7 @@
 """One sequence of a batch in this process: how its next token is chosen, when it ends, its rows so far.
 
 The draw is inverse-CDF sampling over token ids in ascending order, so that the choice follows from the
-processed logits and ONE uniform number, both of which a trace keeps. It knows nothing of the model; decode_loop.py fills the sequence.
+processed logits and ONE uniform number, both of which a trace keeps. Nothing here knows the model.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 No request is ever repeated silently: a second try would be a different execution. What the answers mean
 is the engines' business.
 
-The loop runs in a thread of its own. anyio's portal does not fit: its cancellation repeats at every await, and
-what is interrupted still has to hand over what it received.
+The loop runs in a thread of its own. anyio's portal does not fit: its cancellation repeats at every await,
+and what is interrupted still has to hand over what it received.
 """
 
 from __future__ import annotations
