@@ -11,6 +11,7 @@ from ...schemas.rerun import Ask, RunSide, SideRun
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import OpFinding, Transplant, Zoom
 from ..reading.load import site_key
+from .findings import differs_already
 from .location import Spot, common_sites, differ_at, first_difference, label_of, origin_of, spot_of
 from .ops import first_differing_op, making
 from .recorded import Recorded, check
@@ -130,7 +131,7 @@ def _finding(run_a: RunSide, run_b: RunSide, a: SideRun, b: SideRun, say: Say) -
     maker = first_differing_op(making(whole_a, found.maker_a), making(whole_b, found.maker_b))
     if maker.kind not in ("op", "block", "weight"):
         return found
-    taken = found.sentence.partition(",")[0]
+    taken = differs_already(found)
     counts = {name: getattr(found, name) for name in ("matched", "only_a", "only_b")}
     return maker.model_copy(
         update={"sentence": f"{taken}: {maker.sentence}", "tensor": maker.tensor or found.tensor, **counts}

@@ -17,6 +17,9 @@ from .tensors import Equality, Gap, compare, gap
 _TOLD_OPS = 24
 """Ops of a block that a finding lists on each side."""
 
+_MODEL = "the model itself"
+"""Where ops run that are in no module."""
+
 Pair = tuple[OpTensor, OpTensor, Equality]
 """An input in A, its counterpart in B, compared."""
 
@@ -55,9 +58,9 @@ def from_outside(seen: Seen, left: OpTensor, right: OpTensor, a: OpTrace, b: OpT
     where = "another module of this pass made it"
     if makers == [None, None]:
         where = "no op of this pass made it: it came in from outside (a KV cache, positions, a mask)"
-    return OpFinding(
+    found = OpFinding(
         kind="outside",
-        sentence=f"the input {left.name!r} of {seen.a.name} in {_in(seen.a)} differs already, and {where}",
+        sentence="",
         a=[told(seen.a)],
         b=[told(seen.b)],
         tensor=left.name,
@@ -65,6 +68,13 @@ def from_outside(seen: Seen, left: OpTensor, right: OpTensor, a: OpTrace, b: OpT
         maker_b=makers[1],
         **_distance(gap(left, right, a, b)),
     )
+    return found.model_copy(update={"sentence": f"{differs_already(found)}, and {where}"})
+
+
+def differs_already(found: OpFinding) -> str:
+    """The first half of what `from_outside` says: which input of which op."""
+    op = found.a[0]
+    return f"the input {found.tensor!r} of {op.op} in {op.module or _MODEL} differs already"
 
 
 def _distance(found: Gap | None) -> dict[str, Any]:
@@ -172,7 +182,7 @@ def block(first: int, place: int, compared: Sequence[Seen | Step], a: OpTrace, b
         ]
         if all(ends):
             distance = gap(ends[0][0].outputs[0], ends[1][0].outputs[0], a, b)
-    where = home[0] or "the model itself"
+    where = home[0] or _MODEL
     return OpFinding(
         kind="block",
         sentence=f"other ops in {where}, with equal inputs and another output: "
@@ -218,4 +228,4 @@ def _names(ops: Sequence[Op]) -> str:
 
 
 def _in(op: Op) -> str:
-    return op.module or "the model itself"
+    return op.module or _MODEL

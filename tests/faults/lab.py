@@ -92,7 +92,8 @@ class Seen:
     def said(self) -> str:
         """Label and evidence of the cause that is ranked first."""
         first = self.verdict.causes[:1]
-        return "\n".join(line for cause in first for line in (cause.label, *cause.evidence))
+        texts = ([cause.label, *(one.text or "" for one in cause.evidence)] for cause in first)
+        return "\n".join(text for said in texts for text in said)
 
     def label_within(self, places: int) -> bool:
         """The right cause is among the first ones."""

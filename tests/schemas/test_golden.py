@@ -35,7 +35,8 @@ IDENTITIES = {
     "envelope-v1-recorded": "3622dfc747a2a4df764438982f9874c222e268b00bfdf5c8bffcdfe9fa0b2749",
     "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
     "narrow-v1": "3730c16467f7fc7a6d816b5139816c0de0d6247c5e9a629f893b08f9fcc0c580",
-    "verdict-v1": "3e01684f0d2f1c707bfc8bbae8645c975f68f63ffd80dde8df54a4fcb9427489",
+    "verdict-v1": "5ca719767cefab8cb5969ed1fd9d9fbdaa9da16a4fc4244e18677fc262176732",
+    "verdict-v2": "b07509c6e4005514231d02e71946d99dad4f30415bbab6539b65d8ac56a001a8",
 }
 
 
@@ -54,10 +55,27 @@ def test_released_documents_load_and_keep_their_identity(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v1"]
+    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v2"]
 )
 def test_nothing_is_dropped_or_added(name: str) -> None:
     assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
+
+
+def test_a_verdict_of_version_1_keeps_what_it_said() -> None:
+    old, new = golden("verdict-v1"), Verdict.from_object(golden("verdict-v1"), "verdict-v1").to_object()
+    assert new["schema"] == "rip.verdict/2"
+    for name, level in old["levels"].items():
+        assert new["levels"][name]["state"] == level["state"]
+        if "where" in level:
+            assert new["levels"][name]["where"]["text"] == level["where"]
+        reasons = [level["why"]] if "why" in level else []
+        assert [one["text"] for one in new["levels"][name]["why"]] == reasons
+    for before, after in zip(old["causes"], new["causes"], strict=True):
+        assert [one["text"] for one in after["evidence"]] == before["evidence"]
+        assert [one["text"] for one in after["missing"]] == before["missing"]
+        assert after["confirm"]["text"] == before["confirm"]
+        assert (after["id"], after["label"]) == (before["id"], before["label"])
+    assert [one["text"] for one in new["not_seen"]] == old["not_seen"]
 
 
 def test_every_field_of_this_version_is_in_the_golden_envelope() -> None:
@@ -91,7 +109,7 @@ def test_documents_from_the_future_are_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_of_a_later_minor_form_are_kept(kind: str) -> None:
-    raw = {**golden(f"{kind}-from-the-future"), "schema": f"rip.{kind}/1"}
+    raw = {**golden(f"{kind}-from-the-future"), "schema": KINDS[kind].schema_name()}
     loaded = KINDS[kind].from_object(raw, kind)
     assert loaded.unknown_fields() == ["a_field_of_tomorrow"]
     assert loaded.to_object() == raw

@@ -40,6 +40,10 @@ _KINDS: tuple[tuple[str, ModuleKind], ...] = (
 _TABLE_OF_POSITIONS = re.compile(r"wpe|[Rr]otary")
 
 
+def _is_table_of_positions(site: Site) -> bool:
+    return any(_TABLE_OF_POSITIONS.search(name) for name in (site.label(), site.module))
+
+
 def kind_of(site: Site) -> ModuleKind:
     """What kind of module a site is of; `module`: none that is known."""
     if site.part == "attn":
@@ -47,7 +51,7 @@ def kind_of(site: Site) -> ModuleKind:
     name = re.sub(r":\d+$", "", site.label())
     for pattern, kind in _KINDS:
         if re.search(pattern, name) or re.search(pattern, site.module):
-            if kind == "embeddings" and _TABLE_OF_POSITIONS.search(f"{site.label()} {site.module}"):
+            if kind == "embeddings" and _is_table_of_positions(site):
                 continue
             return kind
     return "module"

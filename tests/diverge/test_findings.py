@@ -1,0 +1,225 @@
+"""Sentences are made at the end: every kind has one, rewording changes no cause, no code reads them back."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from fakes.findings import EXAMPLES, KINDS, everything
+from faults.corpus import NO_FAULT, by_kind
+from faults.lab import Lab, Seen
+from rip.diverge.causes.rank import TABLE
+from rip.diverge.present.findings import interpretation, labels, write
+from rip.diverge.present.findings import sentence as sentences
+from rip.schemas.base import Record
+from rip.schemas.findings.statement import Statement
+from rip.schemas.verdict import Cause, Interpretation
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+PACKAGE = Path(__file__).parents[2]
+
+
+def test_every_kind_of_finding_has_a_sentence() -> None:
+    assert set(sentences.SENTENCES) == KINDS
+    for example in EXAMPLES:
+        said = sentences.sentence(example)
+        assert said
+        assert "None" not in said or type(example).__name__ == "NotJudged"
+
+
+def test_every_cause_has_a_label_and_every_command_a_reading() -> None:
+    assert set(labels.LABELS) == {entry.id for entry in TABLE}
+    assert set(interpretation.SENTENCES) == {*get_args(Interpretation)}
+
+
+def statements(record: Record) -> Iterator[Record]:
+    """Every finding and cause in a record, at any depth."""
+    if isinstance(record, Statement | Cause):
+        yield record
+    for name in type(record).model_fields:
+        value = getattr(record, name)
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        for one in values:
+            if isinstance(one, Record):
+                yield from statements(one)
+
+
+def test_a_written_verdict_has_a_sentence_beside_each_finding() -> None:
+    verdict = write.with_sentences(everything(GOLDEN / "verdict-v1.json"))
+    found = list(statements(verdict))
+    assert len(found) > len(EXAMPLES) / 2
+    for one in found:
+        if isinstance(one, Cause):
+            assert one.label
+            assert one.interpretation_text
+        else:
+            assert isinstance(one, Statement)
+            assert one.text == sentences.sentence(one)
+
+
+# ------------------------------------------------------------------------------- rewording changes no cause
+
+
+class Nonsense:
+    """Words that say nothing, and contain what a reader of sentences might look for."""
+
+    WORDS = "cached times rip query rip: is an origin: its drift is B's row is the negative times"
+
+    def apply(self, patched: pytest.MonkeyPatch) -> None:
+        for kind in sentences.SENTENCES:
+            patched.setitem(sentences.SENTENCES, kind, lambda _: self.WORDS)
+        for what in sentences.CONCLUSIONS:
+            patched.setitem(sentences.CONCLUSIONS, what, self.WORDS)
+        for name in labels.LABELS:
+            patched.setitem(labels.LABELS, name, self.WORDS)
+        for reading in interpretation.SENTENCES:
+            patched.setitem(interpretation.SENTENCES, reading, self.WORDS)
+        patched.setattr(labels, "_EXACT", {})
+
+
+def decided(seen: Seen) -> list[Any]:
+    """What a verdict says, without its words."""
+    verdict = seen.verdict
+    causes = [
+        (
+            cause.id,
+            cause.confidence,
+            None if cause.confirm is None else (cause.confirm.purpose, *cause.confirm.argv[:2]),
+            cause.interpretation,
+            [one.kind for one in cause.evidence],
+            [one.kind for one in cause.missing],
+        )
+        for cause in verdict.causes
+    ]
+    levels = [(name, level.state) for name, level in verdict.levels.items()]
+    return [verdict.level, levels, causes]
+
+
+CASES = by_kind()
+REPRESENTATIVE = (
+    "whole output negated",
+    "silent top_k",
+    "stop string ignored",
+    "prefix cache warm",
+    "one expert flipped",
+    "one token more in the prompt",
+    NO_FAULT,
+)
+
+
+@pytest.mark.parametrize("kind", REPRESENTATIVE)
+def test_replacing_all_sentences_changes_no_cause(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[kind][0]
+    lab = Lab(tmp_path)
+    told = lab.judge(case)
+    Nonsense().apply(monkeypatch)
+    nonsense = lab.judge(case)
+    assert decided(nonsense) == decided(told)
+    if told.verdict.causes:
+        assert nonsense.verdict.causes[0].label == Nonsense.WORDS
+        assert nonsense.verdict.causes[0].label != told.verdict.causes[0].label
+
+
+# --------------------------------------------------------------------------------- no code reads them back
+
+WORDED = ("diverge/present", "fingerprint/drift", "commands", "experiments", "cli.py", "schemas", "replay")
+"""Where sentences are made, or where words of other programs are read: they are not looked through here."""
+READS = {"startswith", "endswith", "partition", "rpartition", "split", "find", "index", "removeprefix"}
+SEARCHES = {"search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
+TEXTS = {
+    "text",
+    "label",
+    "interpretation_text",
+    "sentence",
+    "note",
+    "evidence",
+    "missing",
+    "where",
+    "why",
+    "line",
+}
+"""Names of what holds composed text of findings."""
+
+
+def reads_of_sentences(source: str) -> list[int]:
+    """Lines on which composed text of findings is compared, searched or split."""
+    found: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            method, of = node.func.attr, node.func.value
+            if (method in READS and _is_text(of)) or (
+                method in SEARCHES and any(_is_text(argument) for argument in node.args)
+            ):
+                found.append(node.lineno)
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(_is_text(side) for side in sides) and any(_is_words(side) for side in sides):
+                found.append(node.lineno)
+    return sorted(found)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """It is named like composed text of a finding, or is composed right there."""
+    if isinstance(node, ast.JoinedStr):
+        return True
+    if isinstance(node, ast.Subscript):
+        return _is_text(node.value)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in {
+            "sentence",
+            "in_shell",
+            "label",
+            "in_words",
+        }
+    if isinstance(node, ast.Attribute):
+        return node.attr in {*TEXTS, "label"}  # a plain name `label` is that of a site
+    return isinstance(node, ast.Name) and node.id in TEXTS
+
+
+def _is_words(node: ast.AST) -> bool:
+    """A literal text, or several; kinds are compared by `.kind`."""
+    texts = [node] if isinstance(node, ast.Constant) else getattr(node, "elts", [])
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value for one in texts)
+
+
+def modules() -> list[Path]:
+    """Source files in which a sentence may be neither made nor read."""
+    return sorted((PACKAGE / "diverge").rglob("*.py"))
+
+
+def test_no_code_outside_the_places_of_sentences_reads_them() -> None:
+    found = []
+    for path in modules():
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(WORDED):
+            found += [f"{name}:{line}" for line in reads_of_sentences(path.read_text("utf-8"))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "found = seen.text.endswith('times')",
+        "names = [line.partition(':')[0] for line in lines]",
+        "shows = cause.confirm.text.startswith('rip query')",
+        "size = re.search('drift is', cause.evidence[0])",
+        "cached = 'cached' in unseen.text",
+        "negative = cause.label == 'the negative'",
+        "taken = finding.sentence.partition(',')[0]",
+        "first = sentence(one).split(';')[0]",
+    ],
+)
+def test_code_that_reads_a_sentence_is_found(planted: str) -> None:
+    assert reads_of_sentences(planted) == [1]
+
+
+def test_no_rule_imports_what_makes_sentences() -> None:
+    for path in (PACKAGE / "diverge" / "causes").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert "present" not in (node.module or "").split("."), path
