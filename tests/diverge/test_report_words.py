@@ -14,6 +14,8 @@ from rip.diverge.compare import diverge
 from rip.diverge.present.format import quoted_token
 from rip.diverge.present.report.markdown_pair import _groups
 from rip.diverge.present.report.write import write_report
+from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
+from rip.schemas.findings.statement import Sentence
 from rip.schemas.trace import Setting, TraceHeader
 from rip.schemas.verdict import Cause, Verdict
 
@@ -62,15 +64,22 @@ def test_a_small_margin_is_called_a_near_tie_only_where_rounding_explains_the_dr
 
 
 def test_a_cause_is_told_whole_with_its_command_and_how_to_read_it(tmp_path: Path) -> None:
-    evidence = ["X is an origin: its inputs are equal", LONG.strip(), "its drift is 0.5: within rounding"]
-    told = {"evidence": evidence, "tells": "if the new run equals A, this is the cause"}
+    evidence = [
+        FirstDifferenceAt(role="origin", site="X", position=3),
+        Sentence(text=LONG.strip()),
+        DriftSize(rel_drift=0.5, ulps=0.25, dtype="float16", reading="within rounding"),
+    ]
+    told = {"evidence": evidence, "interpretation": "same setting as A"}
     changed(tmp_path, lambda found: found.model_copy(update=told))
     for text in both_forms(tmp_path):
         first, rest = text.split("This is inferred", 1)
-        assert f"{LONG.strip().capitalize()}; its drift is 0.5: within rounding." in first
+        assert (
+            f"{LONG.strip().capitalize()}; its drift is 0.5, 0.25 ULP (float16): consistent with rounding"
+            in first
+        )
         assert "an origin" not in first  # that is what Where says
         assert rest.index("rip replay req.json --neighbours 0") < rest.index(
-            "How to read it: if the new run equals A, this is the cause."
+            "How to read it: if the new run equals A, this is the cause;"
         )
 
 
@@ -79,7 +88,7 @@ def test_unlike_prompts_are_not_called_equal_and_nothing_is_said_to_hold(tmp_pat
     longer.tokens[:], shorter.tokens[:] = [1, 2, 3, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5, 6, 7]
     verdict, *texts = compared(tmp_path, [longer], [shorter])
     assert verdict.levels["semantic"].state == "not comparable"
-    assert verdict.levels["semantic"].why == "the prompts are not the same"
+    assert [one.kind for one in verdict.levels["semantic"].why] == ["prompts differ"]
     for text in texts:
         assert "5 tokens in A and 4 tokens in B" in text
         assert "3 generated tokens" in text

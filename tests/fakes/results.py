@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from rip.diverge.result import tables
 from rip.schemas import trace
 from rip.schemas.change import Change
+from rip.schemas.findings.command import Command
+from rip.schemas.findings.statement import Location, Sentence
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.verdict import Cause, Compared, FirstSite, FirstToken, LevelVerdict, TraceRef, Verdict
 
@@ -356,7 +358,7 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
     )
     same = scene.bitwise_equal
     token = (
-        LevelVerdict(state="fails", where=f"step {diverging['step']}")
+        LevelVerdict(state="fails", where=Location(text=f"step {diverging['step']}"))
         if diverging
         else LevelVerdict(state="holds")
     )
@@ -373,12 +375,15 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
         b=TraceRef(path="batch.parquet", lane="batch-8", **ref),
         level="bitwise" if same else (None if diverging else "token"),
         levels={
-            "bitwise": LevelVerdict(state="holds") if same else LevelVerdict(state="fails", where=where),
+            "bitwise": LevelVerdict(state="holds")
+            if same
+            else LevelVerdict(state="fails", where=Location(text=where)),
             "numeric": LevelVerdict(
-                state="not stated", why="no tolerance was stated; largest logit difference 0.0078"
+                state="not stated",
+                why=said("no tolerance was stated", "largest logit difference 0.0078"),
             ),
             "token": token,
-            "semantic": LevelVerdict(state="not stated", why="no scorer was given"),
+            "semantic": LevelVerdict(state="not stated", why=said("no scorer was given")),
         },
         first_token=first_token,
         first_site=None if same else first_site,
@@ -388,10 +393,13 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
             Cause(
                 id="batch-shape",
                 label="The forward pass had another shape",
-                evidence=["batch size 1 in A, 8 in B", "inputs of the first differing module were equal"],
-                missing=["a repeat of A, to measure its own noise"],
+                evidence=said("batch size 1 in A, 8 in B", "inputs of the first differing module were equal"),
+                missing=said("a repeat of A, to measure its own noise"),
                 confidence="high",
-                confirm="rip replay req.json --neighbours 0 -o alone.parquet",
+                confirm=Command(
+                    purpose="rerun",
+                    argv=["rip", "replay", "req.json", "--neighbours", "0", "-o", "alone.parquet"],
+                ),
             )
         ],
         changes=[]
@@ -414,5 +422,10 @@ def _verdict(scene: Scene, rows: dict[str, list[dict[str, Any]]]) -> Verdict:
             rows_differing=len(rows["sites"]),
         ),
         max_abs_logit_diff=0.0 if same else 0.0078,
-        not_seen=["Positions after the first divergent token are not compared: their inputs differ."],
+        not_seen=said("Positions after the first divergent token are not compared: their inputs differ."),
     )
+
+
+def said(*texts: str) -> list[Any]:
+    """Findings of which only a sentence is known."""
+    return [Sentence(text=text) for text in texts]
