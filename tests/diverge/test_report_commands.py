@@ -13,9 +13,11 @@ from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
+from rip.diverge.present.findings.commands import in_shell
 from rip.diverge.present.report.sources import find_sources
 from rip.diverge.present.report.write import write_report
 from rip.diverge.views.verdict import read_verdict
+from rip.schemas.findings.command import Command
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 SITES = llama_sites(2)
@@ -113,9 +115,15 @@ def test_a_trace_that_moved_alone_is_named_where_it_lies(compared: Path, tmp_pat
     shutil.move(compared / "b b.parquet", compared / "result" / "b b.parquet")
     place, sources = find_sources(read_verdict(compared / "result"), compared / "result")
     assert [source.path for source in sources] == ["a.parquet", "result/b b.parquet"]
-    said = "rip replay 'b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
-    assert place.command(said) == said.replace("'b b.parquet'", "'result/b b.parquet'")
-    assert place.command("rip query old 'SELECT 1'") == "rip query result 'SELECT 1'"
+    rerun = Command(
+        purpose="rerun",
+        argv=["rip", "replay", "b b.parquet", "-o", "try.parquet"],
+        then=["rip", "diverge", "a.parquet", "try.parquet"],
+    )
+    moved = "rip replay 'result/b b.parquet' -o try.parquet; rip diverge a.parquet try.parquet"
+    assert place.command(rerun) == moved
+    show = Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])
+    assert place.command(show) == "rip query result 'SELECT 1'"
 
 
 def test_a_model_is_named_by_its_whole_path_where_the_replay_ran_in_another_folder(tmp_path: Path) -> None:
@@ -125,7 +133,7 @@ def test_a_model_is_named_by_its_whole_path_where_the_replay_ran_in_another_fold
     about = header([], lane={"name": "l", "engine": "hf", "model": "m"}, fingerprint=seen.to_object())
 
     def command(folder: Path) -> str:
-        return Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay()
+        return in_shell(Commands("a.parquet", "b.parquet", "r", about, about, folder=folder).replay())
 
     assert "--model m " in command(tmp_path / "models")
     assert f"--model {tmp_path / 'models' / 'm'} " in command(tmp_path)

@@ -16,6 +16,8 @@ from rip.diverge.present.report.heat import Columns, Scale, draw
 from rip.diverge.present.report.sources import Place, Source
 from rip.diverge.present.report.summary import next_step, summarise
 from rip.diverge.present.verdict import close_call, headline, is_cut, second_line
+from rip.schemas.findings.command import Command
+from rip.schemas.findings.statement import Sentence
 from rip.schemas.verdict import FirstText
 
 
@@ -36,7 +38,7 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     later = verdict.model_copy(
         update={
             "first_site": unseen.model_copy(
-                update={"is_origin": False, "unseen": "positions 0–4 were cached"}
+                update={"is_origin": False, "unseen": [Sentence(text="positions 0–4 were cached")]}
             )
         }
     )
@@ -156,7 +158,9 @@ def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     place = Place(tmp_path, "result")
     step = next_step(verdict, place, [])
     assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
-    look = verdict.causes[0].model_copy(update={"confirm": "rip query old 'SELECT 1'"})
+    look = verdict.causes[0].model_copy(
+        update={"confirm": Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])}
+    )
     assert next_step(verdict.model_copy(update={"causes": [look]}), place, []).command == (
         "rip query result 'SELECT 1'"
     )
