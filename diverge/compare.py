@@ -29,13 +29,13 @@ from .comparison.tabulate import candidate_rows, change_rows, site_rows, site_to
 from .comparison.tally import PairState, Tally
 from .comparison.tokens import SideReader, TokenComparer, TokenRows, read_rows, with_sites
 from .comparison.unseen import not_seen
-from .patterns.causes import causes_by_sequence
+from .patterns.causes_by_sequence import causes_by_sequence
 from .patterns.sequences import SequenceFacts
 from .reading.checksums import check_row_hashes
 from .reading.columns import ListLengths
 from .reading.load import Trace, open_trace
 from .reference.judge import judge
-from .reference.tables import reference_rows
+from .reference.table_rows import reference_rows
 from .result.writer import ResultWriter
 
 Progress = Callable[[int, int], None]

@@ -45,8 +45,8 @@ def zoom_into(
         EngineFailed: A model fails.
     """
     from ..commands.console import printable, progress_bar, tell
-    from ..diverge.op_comparison.find import zoom
-    from ..diverge.op_comparison.recorded import recorded
+    from ..diverge.op_comparison.compare_reruns import zoom
+    from ..diverge.op_comparison.rerun_check import recorded
     from ..replay.op_recording.reconstruct import check_can, check_model_there
     from ..replay.request.from_trace import golden_from_trace
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...schemas.rerun import Op, OpTensor, OpTrace
 from ...schemas.zoom import OpFinding
-from .align import Step, is_view, told
+from .align_ops import Step, is_view, told
 from .tensors import Equality, Gap, compare, gap
 
 _TOLD_OPS = 24

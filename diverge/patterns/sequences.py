@@ -25,7 +25,7 @@ from ..comparison.tally import LOGITS, PairState, Tally
 from ..comparison.tokens import TokenRows
 from ..reading.load import Trace
 from ..result.tables import arrow_schema
-from .stats import half_life, jump_of, leaves_range, survival
+from ..statistics.jumps import half_life, jump_of, leaves_range, survival
 
 _LOOKED_BACK = 64
 """Positions before a jump that its sites are compared with."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 from ...schemas.trace import TraceHeader
 from ..reading.load import Trace
-from .rows import Distances
+from .distances import Distances
 
 EPSILON = {
     "float64": 2.0**-52,

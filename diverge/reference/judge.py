@@ -18,9 +18,9 @@ from ..comparison.align import Pair
 from ..present.format import plural
 from ..present.reference import sentence
 from ..reading.load import Trace
-from . import stats
+from . import paired_shift
+from .distances import Distances, read_distances
 from .fitness import EPSILON, expected_ratio, main_dtypes, of_another_model, too_coarse
-from .rows import Distances, read_distances
 
 FEW = 3
 """Sequences below which a shift may be one sequence's own: then all of a side's typical rows must be beyond
@@ -33,7 +33,7 @@ class Judged:
 
     verdict: Reference
     distances: Distances | None = None
-    whole: stats.Shift | None = None
+    whole: paired_shift.Shift | None = None
     """Over all rows."""
     farther: np.ndarray | None = None
     """int8[S]: 1 where B is farther in some view, −1 where A is, else 0."""
@@ -60,17 +60,17 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
     expected = math.log(expected_ratio(dtypes))
     low, high = np.full(len(found.labels), min(0.0, expected)), np.full(len(found.labels), max(0.0, expected))
     for repeat in found.noise:
-        band = _band(stats.log_ratio(found.a, repeat), found.pair)
+        band = _band(paired_shift.log_ratio(found.a, repeat), found.pair)
         low, high = low - band, high + band
-    x = stats.log_ratio(found.a, found.b)
+    x = paired_shift.log_ratio(found.a, found.b)
     if expected:
         # A row that the finer dtype computes exactly as the reference says nothing of its rounding.
         x[np.isinf(x)] = np.nan
     shifts = [
-        stats.shift(x[chosen], found.pair[chosen], low, high)
-        for chosen in (stats.last_part(found.pair, share) for share in stats.VIEWS)
+        paired_shift.shift(x[chosen], found.pair[chosen], low, high)
+        for chosen in (paired_shift.last_part(found.pair, share) for share in paired_shift.VIEWS)
     ]
-    needed, most = stats.rows_needed(len(found.labels)), float(shifts[0].effective.max(initial=0))
+    needed, most = paired_shift.rows_needed(len(found.labels)), float(shifts[0].effective.max(initial=0))
     if why is None and most < needed:
         why = (
             f"{plural(len(found.position), 'position')} of {plural(len(np.unique(found.pair)), 'sequence')} "
@@ -81,12 +81,12 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
         return Judged(_not_judged(reference, why, dtypes, len(noise), found), found, shifts[0])
     farther = np.zeros(len(found.labels), np.int8)
     few = len(np.unique(found.pair)) < FEW
-    for share, view in zip(reversed(stats.VIEWS), reversed(shifts), strict=True):  # the widest says last
+    for share, view in zip(reversed(paired_shift.VIEWS), reversed(shifts), strict=True):  # the widest says last
         b_farther, a_farther = view.b_farther, view.a_farther
         if few:
-            chosen = stats.last_part(found.pair, share)
-            b_farther = b_farther & stats.apart(found.b[chosen], found.a)
-            a_farther = a_farther & stats.apart(found.a[chosen], found.b)
+            chosen = paired_shift.last_part(found.pair, share)
+            b_farther = b_farther & paired_shift.apart(found.b[chosen], found.a)
+            a_farther = a_farther & paired_shift.apart(found.a[chosen], found.b)
         farther[a_farther], farther[b_farther] = -1, 1
     return Judged(
         _decide(found, reference, dtypes, shifts, farther, x, (low, high), len(noise)),
@@ -100,7 +100,7 @@ def _decide(
     found: Distances,
     reference: Trace,
     dtypes: tuple[str, str, str],
-    shifts: list[stats.Shift],
+    shifts: list[paired_shift.Shift],
     farther: np.ndarray,
     x: np.ndarray,
     explained: tuple[np.ndarray, np.ndarray],
@@ -117,9 +117,9 @@ def _decide(
         view = next(i for i, one in enumerate(shifts) if (one.b_farther if sign > 0 else one.a_farther)[site])
         first = _at(found, site, shifts, view, x, explained, sign)
         verdict = "B is farther" if sign > 0 else "A is farther"
-        chosen = stats.last_part(found.pair, stats.VIEWS[view])
+        chosen = paired_shift.last_part(found.pair, paired_shift.VIEWS[view])
         far, near = (found.b, found.a) if sign > 0 else (found.a, found.b)
-        separated = bool(stats.apart(far[chosen, site : site + 1], near[:, site : site + 1])[0])
+        separated = bool(paired_shift.apart(far[chosen, site : site + 1], near[:, site : site + 1])[0])
     single = None
     if first is None and (single := _single_row(found, expected)) is not None:
         verdict, first = single
@@ -149,7 +149,7 @@ def _decide(
 def _at(
     found: Distances,
     site: int,
-    shifts: list[stats.Shift],
+    shifts: list[paired_shift.Shift],
     view: int,
     x: np.ndarray,
     explained: tuple[np.ndarray, np.ndarray],
@@ -166,7 +166,7 @@ def _at(
         for pair in np.unique(found.pair[chosen]):
             rows = chosen[found.pair[chosen] == pair]
             series = sign * x[rows, site]
-            start = stats.onset(series, limit)
+            start = paired_shift.onset(series, limit)
             mean = float(np.clip(series[start:], -50, 50).mean())
             if mean > best:
                 best, at = mean, int(rows[start] if start else chosen[0])
@@ -177,10 +177,10 @@ def _at(
         request_id=request_id,
         sample=sample,
         position=int(found.position[at]),
-        ratio=float(shift.ratio[site]),
-        low=float(shift.low[site]),
-        high=float(shift.high[site]),
-        rows=int(shift.rows[site]),
+        ratio=float(paired_shift.ratio[site]),
+        low=float(paired_shift.low[site]),
+        high=float(paired_shift.high[site]),
+        rows=int(paired_shift.rows[site]),
     )
 
 
@@ -192,7 +192,7 @@ def _single_row(
         (found.b / max(expected, 1.0), np.vstack([found.a, *found.noise]), 1),
         (found.a * min(expected, 1.0), found.b, -1),
     ):
-        beyond, rows = stats.outlier(far, near)
+        beyond, rows = paired_shift.outlier(far, near)
         if not beyond.any():
             continue
         site = int(beyond.argmax())
@@ -216,9 +216,9 @@ def _single_row(
 def _band(x: np.ndarray, pair: np.ndarray) -> np.ndarray:
     """float64[S]: how far from 0 the log ratio of an equally good repeat lies, its interval included."""
     nothing = np.zeros(x.shape[1])
-    shift = stats.shift(x, pair, nothing, nothing)
+    shift = paired_shift.shift(x, pair, nothing, nothing)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ends = np.fmax(np.abs(np.log(shift.low)), np.abs(np.log(shift.high)))
+        ends = np.fmax(np.abs(np.log(paired_shift.low)), np.abs(np.log(paired_shift.high)))
     return np.where(np.isfinite(ends), ends, 0.0)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
-from .views import Views, first_line, interruptible
+from .catalog import Views, first_line, interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

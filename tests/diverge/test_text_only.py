@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.pairing import first_difference
+from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run as ask
-from rip.diverge.views.views import open_views
 from rip.schemas.errors import BadInput, NothingCompared
 from rip.schemas.trace import EngineAbilities, Lane, Request
 from rip.schemas.verdict import Verdict

@@ -7,10 +7,10 @@ import pytest
 from fakes import zooming as plant
 from fakes.replaying import planned
 from fakes.zooming import PROMPT, Zooming, no_fault
-from rip.diverge.op_comparison.align import align, is_view
-from rip.diverge.op_comparison.find import zoom
+from rip.diverge.op_comparison.align_ops import align, is_view
+from rip.diverge.op_comparison.compare_reruns import zoom
 from rip.diverge.op_comparison.location import first_difference
-from rip.diverge.op_comparison.recorded import Recorded
+from rip.diverge.op_comparison.rerun_check import Recorded
 from rip.diverge.op_comparison.tensors import compare
 from rip.diverge.op_comparison.transplant import transplanted
 from rip.diverge.present.zoom import zoom_lines

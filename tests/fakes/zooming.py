@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from fakes.replaying import planned, run_one
-from rip.diverge.op_comparison.find import zoom
+from rip.diverge.op_comparison.compare_reruns import zoom
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.op_recording.run import run_side
 from rip.replay.request.batches import Batch

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from faults.case import Side
 from faults.lab import Lab, Seen, header_of, tokens_of
-from rip.diverge.op_comparison.find import zoom
-from rip.diverge.op_comparison.recorded import recorded
+from rip.diverge.op_comparison.compare_reruns import zoom
+from rip.diverge.op_comparison.rerun_check import recorded
 from rip.replay.op_recording.reconstruct import batch_again, check_can, mode_of
 from rip.replay.op_recording.run import run_side
 from rip.schemas.rerun import Ask, RunSide, SideRun

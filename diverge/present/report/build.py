@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
-from ...views.verdict import MAKE_IT_AGAIN
-from ...views.views import first_line, open_views
+from ...result.read_verdict import MAKE_IT_AGAIN
+from ...views.catalog import first_line, open_views
 from .. import agreement as agreement_sentences
 from .. import format
 from .. import verdict as verdict_sentences

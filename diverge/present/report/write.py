@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ....schemas.files import write_private
-from ...views.verdict import read_verdict
+from ...result.read_verdict import read_verdict
 from .build import build
 from .sources import find_sources
 

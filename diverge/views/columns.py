@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...schemas import trace
 from ..result import tables
-from . import zoom
+from . import zoom_table
 
 VIEWS = (
     "tokens",
@@ -104,7 +104,7 @@ MEANINGS |= {
         "drift_p50": "their median rel_drift",
         "drift_max": "their largest",
     },
-    "zoom": {name: meaning for name, (_, meaning) in zoom.COLUMNS.items()},
+    "zoom": {name: meaning for name, (_, meaning) in zoom_table.COLUMNS.items()},
 }
 MEANINGS["sites"] |= {name: MEANINGS["tokens"][name] for name in ("request_id", "sample", "step")}
 _TRACE_COLUMN_MEANINGS = {column.name: column.meaning for column in trace.COLUMNS}

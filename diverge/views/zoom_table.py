@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .memory import create_table, writable
+from .memory_tables import create_table, writable
 
 if TYPE_CHECKING:
     import duckdb

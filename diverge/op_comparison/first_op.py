@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...schemas.rerun import Op, OpTrace
 from ...schemas.zoom import OpFinding
-from .align import Step, align, is_view
+from .align_ops import Step, align, is_view
 from .findings import Pair, Seen, block, from_outside, one_op, ops_of, weight
 from .tensors import Equality, compare
 

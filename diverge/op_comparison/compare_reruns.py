@@ -11,9 +11,9 @@ from ...schemas.rerun import Ask, RunSide, SideRun
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import OpFinding, Transplant, Zoom
 from ..reading.load import site_key
+from .first_op import first_differing_op, making
 from .location import Spot, common_sites, differ_at, first_difference, label_of, origin_of, spot_of
-from .ops import first_differing_op, making
-from .recorded import Recorded, check
+from .rerun_check import Recorded, check
 from .transplant import transplanted
 
 Say = Callable[[str], None]

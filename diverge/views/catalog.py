@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...schemas.errors import BadInput
 from ..result import tables
-from . import sql as view_sql
-from .docs import EXAMPLES, MADE_BY, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
-from .memory import create_table, writable
-from .verdict import MAKE_IT_AGAIN, read_verdict
-from .zoom import create_zoom
+from ..result.read_verdict import MAKE_IT_AGAIN, read_verdict
+from . import view_sql as view_sql
+from .columns import EXAMPLES, MADE_BY, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
+from .memory_tables import create_table, writable
+from .zoom_table import create_zoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

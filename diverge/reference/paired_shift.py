@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..patterns.stats import EARLIER, SKETCH_WIDTH
+from ..statistics.jumps import EARLIER, SKETCH_WIDTH
 
 ERROR = 0.05
 """Chance, over all sites and views together, of calling two equally good sides unequal."""

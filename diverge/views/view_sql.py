@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas import trace
 from ..result import tables
-from . import pattern_sql
+from . import sequence_sql
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def result_views(files: dict[str, Path]) -> list[str]:
         " JOIN (SELECT pair, any_value(request_id) AS request_id, any_value(sample) AS sample,"
         " min(position - step) AS first_generated FROM tokens GROUP BY pair) USING (pair)"
     )
-    return [*whole, site_totals, sites, *pattern_sql.statements()]
+    return [*whole, site_totals, sites, *sequence_sql.statements()]
 
 
 def _nothing(table: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
 from ...schemas.verdict import Verdict
-from ..result import tables
+from . import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
