@@ -6,40 +6,21 @@ than each does within itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...schemas.sequences import Agreement, Proportion, RequestAgreement, TraceAgreement
+from ...schemas.sequences import Agreement, RequestAgreement, TraceAgreement
 from ...schemas.trace import Setting, TraceHeader
 from ..present.format import plural
 from ..reading.columns import RowReader
+from ..statistics.intervals import wilson
 from .align import SequenceKey, row_of
 from .pairing import Outputs, Pairing
 
-Z_95 = 1.959963984540054
-"""The 97.5th percentile of the standard normal distribution: 95 % lie between −Z and Z."""
-
 Group = tuple[str, str]
 """request_id, cell."""
-
-
-def wilson(count: int, of: int) -> Proportion:
-    """A share with its Wilson score interval at 95 %.
-
-    Args:
-        count: Successes.
-        of: Trials, at least one.
-    """
-    share, shrink = count / of, 1 + Z_95**2 / of
-    middle = (share + Z_95**2 / (2 * of)) / shrink
-    half = Z_95 / shrink * math.sqrt(share * (1 - share) / of + Z_95**2 / (4 * of**2))
-    # Rounding may leave the ends a little outside of what they are by definition.
-    low = 0.0 if count == 0 else max(0.0, middle - half)
-    high = 1.0 if count == of else min(1.0, middle + half)
-    return Proportion(count=count, of=of, share=share, low=low, high=high)
 
 
 def unseeded(header: TraceHeader) -> bool:

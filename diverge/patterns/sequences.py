@@ -18,14 +18,15 @@ import pyarrow as pa
 
 from ...schemas.sequences import DriftJump, Patterns
 from ...schemas.trace import Site, TraceHeader
-from ..comparison.agreement import wilson
 from ..comparison.align import plan as plan_runs
 from ..comparison.sites import SiteComparer, SiteRows
 from ..comparison.tally import LOGITS, PairState, Tally
 from ..comparison.tokens import TokenRows
 from ..reading.load import Trace
 from ..result.tables import arrow_schema
-from ..statistics.jumps import half_life, jump_of, leaves_range, survival
+from ..statistics.intervals import wilson
+from ..statistics.jumps import jump_of, leaves_range
+from ..statistics.survival import half_life, survival
 
 _LOOKED_BACK = 64
 """Positions before a jump that its sites are compared with."""

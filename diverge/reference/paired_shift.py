@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from ..statistics.intervals import Z_95, wilson_bounds
 from ..statistics.jumps import EARLIER, SKETCH_WIDTH
 
 ERROR = 0.05
@@ -19,11 +20,10 @@ ERROR = 0.05
 BEYOND_SCATTER = NormalDist().cdf(1.0)
 """Share of rows (0.84) on one side of 0 where the shift is as large as the scatter of single rows."""
 VIEWS = (1.0, 0.5, 0.25, 0.125)
-"""Which last part of every sequence is looked at: a fault may begin late."""
+"""Which last part of every sequence is compared: a fault may begin late."""
 _LAGS = 32
 _LEAST_ROWS = 4
 """Rows of a sequence from which on it has a majority of its own."""
-_Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def rows_needed(sites: int) -> int:
     return int(strictness(sites) ** 2) + 1
 
 
-def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) -> Shift:
+def measure_shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) -> Shift:
     """Judge the rows of one view.
 
     Args:
@@ -85,11 +85,16 @@ def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) ->
     tau = _dependence(x, middle, pair)
     effective = np.where(rows > 0, rows / tau, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = 0.5 * _Z_95 / np.sqrt(effective)
+        half = 0.5 * Z_95 / np.sqrt(effective)
     ends = [_quantile(ordered, rows, np.clip(0.5 + sign * half, 0, 1)) for sign in (-1, 1)]
     above = _share(x > high, x == high, rows)
     below = _share(x < low, x == low, rows)
-    z, everywhere = strictness(s), _everywhere(x, pair, low, high)
+    everywhere = _everywhere(x, pair, low, high)
+    plain = [
+        (share >= BEYOND_SCATTER)
+        & (wilson_bounds(share, np.maximum(effective, 1e-9), strictness(s))[0] > 0.5)
+        for share in (above, below)
+    ]
     with np.errstate(over="ignore"):
         return Shift(
             rows=rows,
@@ -97,8 +102,8 @@ def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) ->
             ratio=np.exp(middle),
             low=np.exp(ends[0]),
             high=np.exp(ends[1]),
-            b_farther=(above >= BEYOND_SCATTER) & (_wilson_low(above, effective, z) > 0.5) & everywhere[0],
-            a_farther=(below >= BEYOND_SCATTER) & (_wilson_low(below, effective, z) > 0.5) & everywhere[1],
+            b_farther=plain[0] & everywhere[0],
+            a_farther=plain[1] & everywhere[1],
         )
 
 
@@ -139,9 +144,9 @@ def _everywhere(
     for start, stop in pairwise(edges):
         rows = x[start:stop]
         known = np.count_nonzero(~np.isnan(rows), axis=0)
-        told = known >= _LEAST_ROWS
-        above &= ~told | (np.count_nonzero(rows > high, axis=0) > known / 2)
-        below &= ~told | (np.count_nonzero(rows < low, axis=0) > known / 2)
+        enough = known >= _LEAST_ROWS
+        above &= ~enough | (np.count_nonzero(rows > high, axis=0) > known / 2)
+        below &= ~enough | (np.count_nonzero(rows < low, axis=0) > known / 2)
     return above, below
 
 
@@ -173,14 +178,6 @@ def outlier(far: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         leap = np.log(largest.max(axis=0, initial=-np.inf) / top)
         beyond = leap > 2 * np.maximum(np.log(top / bottom), SKETCH_WIDTH)
     return beyond & (known >= EARLIER) & np.isfinite(top), largest.argmax(axis=0)
-
-
-def _wilson_low(share: np.ndarray, n: np.ndarray, z: float) -> np.ndarray:
-    """Lower end of the Wilson interval of shares of n (not whole) trials."""
-    n = np.maximum(n, 1e-9)
-    middle = share + z**2 / (2 * n)
-    low: np.ndarray = (middle - z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
-    return low
 
 
 def _quantile(ordered: np.ndarray, rows: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""TODO: say what diverge/statistics holds."""
+"""Statistics without traces: intervals of shares, survival of agreement, jumps in a series."""

@@ -20,6 +20,7 @@ from ..result.read_verdict import MAKE_IT_AGAIN, read_verdict
 from . import view_sql as view_sql
 from .columns import EXAMPLES, MADE_BY, MEANINGS, TRACE_EXAMPLES, TRACE_MEANINGS, TRACE_VIEWS, VIEWS
 from .memory_tables import create_table, writable
+from .sequence_sql import interval_functions
 from .zoom_table import create_zoom
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ def _register_result(
     for file in files.values():
         _check_parquet(file)
     create_zoom(connection, verdict.zoom)
+    for name, function in interval_functions():
+        connection.create_function(name, function, None, "DOUBLE", type="arrow")
     for statement in view_sql.result_views(files):
         _create_view(connection, statement)
     absent = {"zoom": verdict.zoom is None}

@@ -302,9 +302,10 @@ def test_of_sides_that_round_alike_few_are_called_unequal() -> None:
     for _ in range(60):
         x = (random.standard_normal((240, sites)) * 0.4).astype(np.float32)
         alarms += bool(
-            (shift := paired_shift.shift(x, pair, nothing, nothing)).b_farther.any() or paired_shift.a_farther.any()
+            (shift := paired_shift.measure_shift(x, pair, nothing, nothing)).b_farther.any()
+            or shift.a_farther.any()
         )
-        found += bool(paired_shift.shift(x + np.float32(0.6), pair, nothing, nothing).b_farther.all())
+        found += bool(paired_shift.measure_shift(x + np.float32(0.6), pair, nothing, nothing).b_farther.all())
     assert alarms == 0
     assert found == 60
 
@@ -325,7 +326,10 @@ def test_dependent_rows_are_worth_fewer() -> None:
     steps = random.standard_normal((400, 8))
     slow = np.stack([np.convolve(column, np.ones(10) / 10, "same") for column in steps.T], axis=1)
     pair, nothing = np.zeros(400, np.int32), np.zeros(8)
-    free, bound = (paired_shift.shift(x.astype(np.float32), pair, nothing, nothing).effective for x in (steps, slow))
+    free, bound = (
+        paired_shift.measure_shift(x.astype(np.float32), pair, nothing, nothing).effective
+        for x in (steps, slow)
+    )
     assert np.median(free) > 250
     assert np.median(bound) < 120
 
@@ -335,9 +339,9 @@ def test_a_shift_of_one_sequence_alone_is_no_shift_of_a_side() -> None:
     x = (random.standard_normal((240, 1)) * 0.1).astype(np.float32)
     pair, nothing = np.repeat(np.arange(6), 40), np.zeros(1)
     x += np.where(pair[:, None] == 5, -1, 1)
-    assert not paired_shift.shift(x, pair, nothing, nothing).b_farther.any()
+    assert not paired_shift.measure_shift(x, pair, nothing, nothing).b_farther.any()
     x[pair == 5] += 2
-    assert paired_shift.shift(x, pair, nothing, nothing).b_farther.all()
+    assert paired_shift.measure_shift(x, pair, nothing, nothing).b_farther.all()
 
 
 def test_a_fault_that_begins_late_is_placed() -> None:
