@@ -79,6 +79,7 @@ def diverge(
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
+    from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare
     from ..diverge.present.terminal import print_summary
     from ..diverge.reading.load import read_header
@@ -108,7 +109,7 @@ def diverge(
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, note=f"{done:,} of {total:,} positions")
 
-        verdict = compare(a, b, folder, changes, tolerance, show, force, reference, noise or [])
+        verdict = compare(a, b, folder, Context(changes, tolerance, reference, noise or []), show, force)
     print_summary(console, verdict, folder, headers)
     console.print(f"Wrote {folder}", markup=False)
     failed: RipError | None = None

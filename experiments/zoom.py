@@ -45,8 +45,8 @@ def zoom_into(
         EngineFailed: A model fails.
     """
     from ..commands.console import printable, progress_bar, tell
-    from ..diverge.op_comparison.compare_reruns import zoom
-    from ..diverge.op_comparison.rerun_check import recorded
+    from ..diverge.op_comparison.compare_reruns import ZoomTarget, zoom
+    from ..diverge.op_comparison.rerun_check import read_recorded
     from ..replay.op_recording.reconstruct import check_can, check_model_there
     from ..replay.request.from_trace import golden_from_trace
 
@@ -66,7 +66,7 @@ def zoom_into(
             f"{paths[0]} holds no generated token of {target[0]}, so none can be forced",
             "zoom into traces of runs that generated something",
         )
-    known = recorded(paths[0], *target), recorded(paths[1], *target)
+    known = read_recorded(paths[0], *target), read_recorded(paths[1], *target)
     place = _Place()
     with progress_bar(console) as bar, place:
         task = bar.add_task("zoom", total=None, note="")
@@ -77,10 +77,7 @@ def zoom_into(
         found: Zoom = zoom(
             sides[0],
             sides[1],
-            *target,
-            expected=verdict.first_site,
-            recorded_a=known[0],
-            recorded_b=known[1],
+            ZoomTarget(*target, expected=verdict.first_site, recorded=known),
             say=lambda words: bar.update(task, description=printable(words)),
         )
         notes = [*found.notes, *(note for side in sides for note in side.notes)]

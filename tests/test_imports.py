@@ -64,14 +64,14 @@ def test_importing_the_package_runs_nothing() -> None:
     assert told.strip() == "['rip']"
 
 
-def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+def lint_imports(folder: Path, contract: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--contract", contract]
     environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_the_one_import_direction_holds() -> None:
-    done = lint_imports(ROOT)
+    done = lint_imports(ROOT, "packages")
     assert done.returncode == 0, done.stdout
     assert "1 kept, 0 broken" in done.stdout
 
@@ -94,6 +94,39 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, line: str) -> No
         (package / name).touch()
     (package / file).write_text(line + "\n")
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
-    done = lint_imports(tmp_path)
+    done = lint_imports(tmp_path, "packages")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "0 kept, 1 broken" in done.stdout
+
+
+def test_the_rooms_of_diverge_have_one_order() -> None:
+    done = lint_imports(ROOT, "diverge")
+    assert done.returncode == 0, done.stdout
+    assert "1 kept, 0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("reading/load.py", "from ..comparison import align"),
+        ("causes/rank.py", "if False:\n    from ..patterns import sequences"),
+        ("comparison/tally.py", "def late():\n    from .. import compare"),
+        ("new_room/file.py", ""),
+    ],
+    ids=["a lower room", "for types", "an entry point", "a room without its place in the order"],
+)
+def test_a_wrong_import_between_the_rooms_of_diverge_is_found(tmp_path: Path, file: str, line: str) -> None:
+    """The negative control: the same contract over empty rooms with one wrong import."""
+    package = tmp_path / "rip"
+    for path in (ROOT / "diverge").rglob("*.py"):
+        copy = package / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.touch()
+    (package / "__init__.py").touch()
+    (package / "diverge" / file).parent.mkdir(exist_ok=True)
+    (package / "diverge" / file).with_name("__init__.py").touch()
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text("utf-8"), "utf-8")
+    assert lint_imports(tmp_path, "diverge").returncode == (1 if file.startswith("new_room") else 0)
+    (package / "diverge" / file).write_text(line + "\n")
+    done = lint_imports(tmp_path, "diverge")
+    assert done.returncode == 1, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from ...schemas.verdict import Cause, FirstLogprob, FirstSite, FirstText, FirstT
 from ..comparison.align import IndexedSequence, row_of
 from ..comparison.pairing import Pairing
 from ..comparison.site_plan import SitePlan
-from ..comparison.tally import LOGITS, PairState, Tally
+from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.topk import differences
 from ..present.format import plural
 from ..reading.candidates import Candidates
@@ -25,8 +25,6 @@ from .evidence import Evidence, RowFacts
 from .gather import gather
 from .rank import rank
 
-LOGITS_SITE = "lm_head"
-"""How a difference that only the logits hash shows is called."""
 _SHAPES = ["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 _CONTEXT = 40
 """Characters shown before and after the first differing one."""

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import BadInput
-from ..reading.columns import damaged
-from ..reading.load import DAMAGE, Trace
+from ..reading.load import DAMAGE, Trace, damaged
 
 _INDEX_ROWS = 1 << 16
 
@@ -140,7 +139,7 @@ def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
             if rows != part.file.metadata.num_rows:
                 raise ValueError("rows are missing")
         except DAMAGE as error:
-            raise damaged(part, error) from None
+            raise damaged(part.path, error) from None
 
 
 def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes: list[str]) -> None:

@@ -101,6 +101,12 @@ def plan_sites(a: Trace, b: Trace) -> SitePlan:
     return SitePlan(sites, dtypes_b, of_a, of_b, by_sketch, equal_sketch, unproven, notes)
 
 
+def layer_number(label: str) -> int | None:
+    """The layer in a site's label: 4 of `layers.4.self_attn:attn`."""
+    found = re.search(r"(?:^|\.)(\d+)(?:[.#:]|$)", label)
+    return int(found[1]) if found else None
+
+
 def tensor_parallel_size(trace: Trace) -> int | None:
     """The tensor parallel size a trace ran under, or None where it does not say."""
     setting = trace.header.lane.settings.get("tensor_parallel_size")

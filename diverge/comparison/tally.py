@@ -5,6 +5,7 @@ Batches arrive in order. Memory depends on the number of sites and of pairs, not
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from .tokens import TokenRows
 
 LOGITS = -1
 """Index of the pseudo-site behind all sites: the logits, known by their hash."""
+LOGITS_SITE = "lm_head"
+"""Name of that pseudo-site."""
 
 # Drift histogram: the top bits of a float32 are its exponent and 5 bits of mantissa, so 32 bins an octave.
 _SHIFT = 18
@@ -48,6 +51,29 @@ class PairState:
     """Position of the first row whose logits are known to differ (by hash, else by the top-K)."""
     flip: int | None = None
     """First position whose token was forced though the two sides' own top candidates differ."""
+
+    def begin_at(
+        self, position: int, site: int, drift: float | None, norms: tuple[float, float] | None
+    ) -> None:
+        """Name the pair's first differing row.
+
+        Args:
+            position: Its position.
+            site: Index into the plan, or LOGITS.
+            drift: Its drift; None: not known.
+            norms: Its Euclidean norms in A and B.
+        """
+        self.first_position, self.first_site = position, site
+        self.first_drift, self.first_norms = drift, norms
+
+    def add_gaps(self, position: int, logits_differ: np.ndarray, logprob_gap: np.ndarray) -> None:
+        """Take over N rows from `position` on: bool[N], and float32[N], NaN where not known."""
+        if self.logits_position is None and logits_differ.any():
+            self.logits_position = position + int(logits_differ.argmax())
+        differs = logprob_gap > 0
+        if self.logprob_position is None and differs.any():
+            index = int(differs.argmax())
+            self.logprob_position, self.logprob_gap = position + index, float(logprob_gap[index])
 
 
 @dataclass
@@ -117,18 +143,17 @@ class Tally:
                 self._first_of_pair(
                     state, run.position, differing[here], sites, slice(row, row + run.comparable)
                 )
-            if state.logits_position is None:
-                moved = differing[here] | (gap[here] > 0)
-                if moved.any():
-                    state.logits_position = run.position + int(moved.argmax())
-            if state.logprob_position is None:
-                parted = logprob_gap[here] > 0
-                if parted.any():
-                    index = int(parted.argmax())
-                    state.logprob_position = run.position + index
-                    state.logprob_gap = float(logprob_gap[here][index])
+            state.add_gaps(run.position, differing[here] | (gap[here] > 0), logprob_gap[here])
             at += run.count
             row += run.comparable
+
+    def only(self, state: PairState) -> Tally:
+        """The same as if this were the only pair, as far as causes use it: totals are those of all pairs."""
+        alone = copy.copy(self)
+        alone.pairs = [state]
+        if state.logits_position is None and state.logprob_position is None:
+            alone.largest = 0.0
+        return alone
 
     @property
     def kind(self) -> str:
@@ -167,19 +192,18 @@ class Tally:
             state.holes += missing
         if found is None:
             return
-        state.first_position = position + found
-        site = int(first_site[found])
-        state.first_site = site if site >= 0 else LOGITS
+        site, row = int(first_site[found]), rows.start + found
         if len(self.plan.sites):
-            row = rows.start + found
             hole = int(sites.first_hole[row])
             if sites.holes[row] and (site < 0 or hole < site):
                 state.holes += 1
                 state.first_hole = state.first_hole or (position + found, hole)
-            if site >= 0:
-                at = int(np.searchsorted(sites.row, row))
-                state.first_norms = float(sites.l2_a[at]), float(sites.l2_b[at])
-                state.first_drift = float(sites.rel_drift[at]) if self.plan.sketches else None
+        if site < 0:
+            state.begin_at(position + found, LOGITS, None, None)
+            return
+        at = int(np.searchsorted(sites.row, row))
+        drift = float(sites.rel_drift[at]) if self.plan.sketches else None
+        state.begin_at(position + found, site, drift, (float(sites.l2_a[at]), float(sites.l2_b[at])))
 
     def _add_gaps(self, tokens: TokenRows) -> tuple[np.ndarray, np.ndarray]:
         """Differences of the rows of a batch: of logits, else of log-probabilities; and of these alone.

@@ -1,8 +1,7 @@
-"""The causes of every diverging sequence, each looked at as if it were the only one."""
+"""The causes of every diverging sequence, each diagnosed as if it were the only one."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ..comparison.tally import PairState, Tally
 from ..reading.load import Trace
 
 MOST_DIAGNOSED = 1000
-"""Diverging sequences that are looked at."""
+"""Diverging sequences that are diagnosed."""
 
 
 def causes_by_sequence(
@@ -38,16 +37,16 @@ def causes_by_sequence(
         first: The causes of the whole comparison, which are those of its first diverging pair.
         reference: How both sides lie to a reference trace, where one was given.
     """
-    parted = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
-    known = diverging(tally)
-    asked = _by_request(a), _by_request(b)
+    diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
+    first_diverging = diverging(tally)
+    requests = _by_request(a), _by_request(b)
     found: dict[int, list[str]] = {}
-    for state in parted:
-        if state is known and state.first_position is not None:
+    for state in diverged:
+        if state is first_diverging and state.first_position is not None:
             found[state.pair.index] = [cause.id for cause in first]
             continue
-        alone = _alone(tally, state)
-        one, other = (_only(trace, state, said) for trace, said in zip((a, b), asked, strict=True))
+        alone = tally.only(state)
+        one, other = (_only(trace, state, known) for trace, known in zip((a, b), requests, strict=True))
         token, site = first_token(alone, one, other), first_site(alone, one, other)
         ranked = causes(alone, one, other, names, changes, token, site, None, reference)
         found[state.pair.index] = [cause.id for cause in ranked]
@@ -61,16 +60,7 @@ def _by_request(trace: Trace) -> dict[str, list[Request]]:
     return found
 
 
-def _only(trace: Trace, state: PairState, asked: dict[str, list[Request]]) -> Trace:
+def _only(trace: Trace, state: PairState, known: dict[str, list[Request]]) -> Trace:
     """The trace as if this request were its only one: causes go through all that the header lists."""
-    requests = asked.get(state.pair.a.key[0], [])
+    requests = known.get(state.pair.a.key[0], [])
     return replace(trace, header=trace.header.model_copy(update={"requests": requests}))
-
-
-def _alone(tally: Tally, state: PairState) -> Tally:
-    """The tally as if this were the only pair, as far as causes look at it."""
-    alone = copy.copy(tally)
-    alone.pairs = [state]
-    if state.logits_position is None and state.logprob_position is None:
-        alone.largest = 0.0
-    return alone

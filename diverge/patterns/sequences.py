@@ -6,7 +6,6 @@ Rows are gathered batch by batch beside the tally; memory is one drift a positio
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ import pyarrow as pa
 from ...schemas.sequences import DriftJump, Patterns
 from ...schemas.trace import Site, TraceHeader
 from ..comparison.align import plan as plan_runs
+from ..comparison.site_plan import layer_number
 from ..comparison.sites import SiteComparer, SiteRows
-from ..comparison.tally import LOGITS, PairState, Tally
+from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.tokens import TokenRows
 from ..reading.load import Trace
 from ..result.tables import arrow_schema
@@ -101,8 +101,10 @@ class SequenceFacts:
         pair = state.pair
         prompt = int(self._prompt[pair.index])
         generated = pair.length if prompt < 0 else prompt
-        site = None if state.first_position is None else state.first_site
-        name = None if site is None else "lm_head" if site == LOGITS else self._tally.plan.sites[site].label()
+        name = None
+        if state.first_position is not None:
+            site = state.first_site
+            name = LOGITS_SITE if site == LOGITS else self._tally.plan.sites[site].label()
         found = causes.get(pair.index)
         return {
             "pair": pair.index,
@@ -216,12 +218,6 @@ class SequenceFacts:
             comparer.close()
         moved = leaves_range(values[: position - begin], values[position - begin])
         return plan.sites[int(moved.argmax())].label() if moved.any() else None
-
-
-def layer_number(label: str) -> int | None:
-    """The layer in a site's label: 4 of `layers.4.self_attn:attn`."""
-    found = re.search(r"(?:^|\.)(\d+)(?:[.#:]|$)", label)
-    return int(found[1]) if found else None
 
 
 def watched_site(sites: Sequence[Site]) -> int | None:

@@ -191,6 +191,11 @@ def _unreadable(path: Path, error: Exception) -> BadInput:
     return BadInput(f"{path} is not a Parquet file", "give a trace that rip replay wrote")
 
 
+def damaged(path: Path, error: Exception) -> BadInput:
+    """The error for a file whose footer is whole and whose data are not."""
+    return BadInput(f"{path} is damaged: {str(error).splitlines()[0]}", "copy it again, or replay again")
+
+
 def _header_text(file: pq.ParquetFile, path: Path) -> bytes:
     text: bytes | None = (file.metadata.metadata or {}).get(HEADER_KEY)
     if text is None:

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from ...schemas.errors import BadInput
 from ...schemas.trace import HASH_BYTES, SKETCH_SIZE
 from .checksums import check_column
-from .columns import damaged
-from .load import DAMAGE, Group, Part, Trace, open_parquet
+from .load import DAMAGE, Group, Part, Trace, damaged, open_parquet
 from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
@@ -295,9 +294,9 @@ class _Window:
                     self._kept.append((self._next, array))
                 self._next += len(array)
         except DAMAGE as error:
-            raise damaged(self._part, error) from None
+            raise damaged(self._part.path, error) from None
         except StopIteration:
-            raise damaged(self._part, ValueError("rows are missing")) from None
+            raise damaged(self._part.path, ValueError("rows are missing")) from None
         found: list[tuple[int, pa.Array]] = []
         for start, array in self._kept:
             low, high = max(first, start), min(first + count, start + len(array))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from fakes import traces
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.schemas.errors import BadInput, NothingCompared
 from rip.schemas.trace import Setting, Site
 from rip.schemas.verdict import Verdict
@@ -32,7 +32,7 @@ def compared(tmp_path: Path, a: list[Sequence], b: list[Sequence], **options: ob
         write_trace(name, sequences, header(sites, [s.request_id for s in sequences], **about[side]), rows)  # type: ignore[arg-type]
     tolerance = options.get("tolerance")
     return diverge(
-        tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out", numeric_tolerance=tolerance
+        tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out", Context(tolerance=tolerance)
     )  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ import torch
 from fakes.command_line import Rip
 from fakes.models import VOCAB, save_tiny_model
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.diverge.reference import paired_shift
 from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run
@@ -115,7 +115,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def judged(tmp_path: Path, a: Path, b: Path, reference: Path, *noise: Path) -> Reference:
-    found = diverge(a, b, tmp_path / "out", force=True, reference=reference, noise=noise).reference
+    found = diverge(a, b, tmp_path / "out", Context(reference=reference, noise=noise), force=True).reference
     assert found is not None
     return found
 
@@ -163,14 +163,16 @@ def test_with_the_sides_swapped_a_is_farther(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_regression_is_a_cause_and_rounding_is_none(lab: Lab, tmp_path: Path) -> None:
-    verdict = diverge(lab("good"), lab("faulty"), tmp_path / "out", reference=lab.reference())
+    verdict = diverge(lab("good"), lab("faulty"), tmp_path / "out", Context(reference=lab.reference()))
     cause = next(cause for cause in verdict.causes if cause.id == "beyond-rounding")
     assert cause.confidence == "high"
     assert any("--noise" in line for line in cause.missing)
     words = shlex.split((cause.confirm or "").split("; ")[1])
     assert words[:2] == ["rip", "diverge"]
     assert words[-2] == "--reference"
-    rounding = diverge(lab("good"), lab("good", batch_size=3), tmp_path / "two", reference=lab.reference())
+    rounding = diverge(
+        lab("good"), lab("good", batch_size=3), tmp_path / "two", Context(reference=lab.reference())
+    )
     assert "beyond-rounding" not in [cause.id for cause in rounding.causes]
 
 
@@ -183,7 +185,7 @@ def test_without_a_reference_a_cause_says_that_it_is_missing(lab: Lab, tmp_path:
             write_trace(tmp_path / f"{side}.parquet", [one], header(llama_sites(2)))
             for side, one in (("a", a), ("b", b))
         ]
-        verdict = diverge(paths[0], paths[1], tmp_path / name, reference=reference)
+        verdict = diverge(paths[0], paths[1], tmp_path / name, Context(reference=reference))
         lines.append([line for cause in verdict.causes for line in cause.missing if "--reference" in line])
     assert lines[0]
     assert lines[1] == lines[0]  # another model's reference judges nothing

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from fakes.replaying import planned, run_one
-from rip.diverge.op_comparison.compare_reruns import zoom
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.op_recording.run import run_side
 from rip.replay.request.batches import Batch
@@ -47,7 +47,7 @@ class Zooming:
             return run_side(self.engine, batch or self.batch, "golden-decode", 0, ask)
 
     def under(self, *faults: Fault, batch_b: Batch | None = None, **more: Any) -> Zoom:
-        return zoom(self.run, lambda ask: self.run(ask, *faults, batch=batch_b), "r0", **more)
+        return zoom(self.run, lambda ask: self.run(ask, *faults, batch=batch_b), ZoomTarget("r0", **more))
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from faults.case import Side
 from faults.lab import Lab, Seen, header_of, tokens_of
-from rip.diverge.op_comparison.compare_reruns import zoom
-from rip.diverge.op_comparison.rerun_check import recorded
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
+from rip.diverge.op_comparison.rerun_check import read_recorded
 from rip.replay.op_recording.reconstruct import batch_again, check_can, mode_of
 from rip.replay.op_recording.run import run_side
 from rip.schemas.rerun import Ask, RunSide, SideRun
@@ -45,10 +45,11 @@ class Zoomer:
         found = zoom(
             self._running(case.model, case.a, seen.a, target, tokens),
             self._running(case.model, case.b, seen.b, target, tokens),
-            *target,
-            expected=first,
-            recorded_a=recorded(seen.a, *target),
-            recorded_b=recorded(seen.b, *target),
+            ZoomTarget(
+                *target,
+                expected=first,
+                recorded=(read_recorded(seen.a, *target), read_recorded(seen.b, *target)),
+            ),
         )
         return replace(seen, zoom=found)
 

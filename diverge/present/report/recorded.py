@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...causes.confirm import reading
-from ...reading.columns import damaged
-from ...reading.load import DAMAGE
+from ...reading.load import DAMAGE, damaged
 from ..format import number, plain, quoted_token
 from .environment import NOT_RECORDED, in_words
 
@@ -84,7 +83,7 @@ def _rows(trace: Trace, pair: Pair) -> Iterator[dict[str, Any]]:
                     continue  # the other columns of this group are not decoded
                 yield from part.file.read_row_group(group, columns=told).filter(ours).to_pylist()
         except DAMAGE as error:
-            raise damaged(part, error) from None
+            raise damaged(part.path, error) from None
 
 
 def sampler_line(
