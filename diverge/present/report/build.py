@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
-from ...result.read_verdict import MAKE_IT_AGAIN
+from ...result.read_verdict import REPEAT_DIVERGE
 from ...views.catalog import first_line, open_views
 from .. import agreement as agreement_sentences
 from .. import format
@@ -55,7 +55,7 @@ def build(folder: Path, place: Place, sources: tuple[Source, Source], title: str
         with open_views(folder) as views:
             return _read(ResultData(folder, views), place, sources, title)
     except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
-        raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", MAKE_IT_AGAIN) from None
+        raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", REPEAT_DIVERGE) from None
 
 
 def _read(data: ResultData, place: Place, sources: tuple[Source, Source], title: str | None) -> Postmortem:
