@@ -1,4 +1,4 @@
-"""Zoom: what verdicts say of a difference that was looked at op by op, and the file `NAME.zoom.parquet`.
+"""Zoom: a difference found op by op, as verdicts hold it, and the file `NAME.zoom.parquet`.
 
 What passes in memory between a re-run and the comparison is in rerun.py.
 """
@@ -18,7 +18,7 @@ ZOOM_KEY = b"rip.zoom"
 ZOOM_SUFFIX = ".zoom.parquet"
 
 COLUMNS: tuple[Column, ...] = (
-    Column("pass", "int32", "index", "which recorded forward pass; the header's `passes` tell whose"),
+    Column("pass", "int32", "index", "which recorded forward pass; the header's `passes` name its sequences"),
     Column("index", "int32", "index", "ordinal of the op in the pass, ops out of scope included"),
     Column("module", "string", "", "canonical path of the module that it ran in; empty: the model itself"),
     Column("call", "int32", "index", "which run of that module in the pass"),
@@ -46,7 +46,7 @@ TENSOR_FIELDS: tuple[Column, ...] = (
 
 
 class ZoomTensor(Record):
-    """One tensor of an op, as it is told."""
+    """One tensor of an op."""
 
     name: str
     shape: list[int]
@@ -58,7 +58,7 @@ class ZoomTensor(Record):
 
 
 class ZoomOp(Record):
-    """One op, as it is told."""
+    """One op."""
 
     op: str
     """`aten.mm.default`."""
@@ -71,10 +71,10 @@ class ZoomOp(Record):
 
 
 class OpFinding(Record):
-    """The first place in a module's ops where two sides part."""
+    """The first difference in a module's ops."""
 
     kind: Literal["op", "block", "weight", "outside", "unknown", "none"]
-    """`op`: one op gives another output for equal inputs. `block`: other ops stand in its place. `weight`: a
+    """`op`: one op has a different output for equal inputs. `block`: different ops run. `weight`: a
     parameter differs. `outside`: a tensor that was made before this pass, or outside the recorded modules,
     differs (a KV cache, positions). `unknown`: tensors could not be compared. `none`: nothing differs."""
     sentence: str
@@ -109,13 +109,13 @@ class OpFinding(Record):
 
 
 class SideCheck(Record):
-    """Whether a re-run showed again what the trace recorded."""
+    """Whether a re-run repeated what the trace recorded."""
 
     state: Literal["repeated", "not repeated", "not recorded"]
     rows: int = 0
     """Row hashes compared."""
     where: str | None = None
-    """The first row that did not come again."""
+    """The first row that was not repeated."""
 
 
 class TransplantedSite(Record):
@@ -148,7 +148,7 @@ class Transplant(Record):
 
 
 class Zoom(Record):
-    """The first difference of two runs, seen again in a re-run of both, op by op, and put to the proof."""
+    """The first difference of two runs, in a re-run of both, op by op, with its proof."""
 
     request_id: str
     sample: int

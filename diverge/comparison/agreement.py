@@ -24,7 +24,7 @@ Group = tuple[str, str]
 
 
 def unseeded(header: TraceHeader) -> bool:
-    """Whether the engine takes no seed, so that no run of it can be asked to come again."""
+    """Whether the engine takes no seed, so that no run of it can be repeated."""
     return header.abilities is not None and not header.abilities.seed
 
 
@@ -49,7 +49,7 @@ def agreement(pairing: Pairing) -> Agreement | None:
 
     Returns:
         None where every request ran once on engines that take a seed, or its samples were drawn from seeds of
-        their own: the other levels say all then.
+        their own: the other levels say everything then.
     """
     traces = (pairing.a, pairing.b)
     several = any(_has_several(outputs) for outputs in traces)
@@ -105,12 +105,12 @@ def _request(group: Group, a: _Samples, b: _Samples) -> RequestAgreement | None:
 
 
 def _counts(outputs: Outputs) -> bool:
-    """False for a run that forced its tokens, or was not finished: its outputs say nothing here."""
+    """False for a run that forced its tokens, or was not finished: its outputs show nothing here."""
     return outputs.trace.header.mode == "free" and not outputs.trace.unfinished
 
 
 def _has_several(outputs: Outputs) -> bool:
-    """Whether some request ran more than once on what should have come again."""
+    """Whether some request ran more than once with the same seed."""
     drawn = _own_seeds(outputs.trace.header)
     groups = [(request_id, cell) for request_id, _, cell in outputs.all_keys() if request_id not in drawn]
     return _counts(outputs) and len(set(groups)) < len(groups)
@@ -138,7 +138,7 @@ def _generated(outputs: Outputs) -> dict[SequenceKey, bytes]:
     steps = RowReader(outputs.trace, ["step"]).read(last).column("step").to_pylist()
     found: dict[SequenceKey, bytes] = {}
     for (key, sequence), step in zip(known, steps, strict=True):
-        count = 0 if step is None else step + 1  # the last token's step tells where the prompt ends
+        count = 0 if step is None else step + 1  # the last token's step shows where the prompt ends
         found[key] = np.ascontiguousarray(sequence.tokens[sequence.length - count :]).tobytes()
     return found
 
@@ -150,14 +150,14 @@ def _notes(pairing: Pairing, several: bool) -> list[str]:
         if header.mode != "free":
             notes.append(f"{name} was forced, so its outputs are not counted")
         elif outputs.trace.unfinished:
-            notes.append(f"{name} is of an unfinished run, so its outputs are not counted")
+            notes.append(f"{name} is from an unfinished run, so its outputs are not counted")
         elif seeds := _own_seeds(header):
             notes.append(
-                f"{name}: the n samples of {plural(len(seeds), 'request')} run on seeds of their own, so "
-                "they differ by design and are not counted"
+                f"{name}: the n samples of {plural(len(seeds), 'request')} have different seeds, so they "
+                "differ by design and are not counted"
             )
     if not several:
-        notes.append("every request ran once, which says little: several samples of each do (--repeat 8)")
+        notes.append("every request ran once, which shows little: run several samples of each (--repeat 8)")
     return notes
 
 

@@ -71,7 +71,7 @@ class _SitesAhead:
             yield self._waiting[0][0]
 
     def take(self) -> SiteRows:
-        """The sites of the batch that was given last, once they are compared."""
+        """The sites of the batch that `of` yielded last, once they are compared."""
         _, first = self._waiting.popleft()
         for index, (runs, started) in enumerate(self._waiting):
             if not first.done() and started.cancel():  # compare a later batch here rather than wait

@@ -26,7 +26,7 @@ class SitePlan:
     by_sketch: np.ndarray
     """bool[sites]: no hash can be equal (dtype or row hash differ), so only sketches are compared."""
     sketches: bool
-    """Both traces' sketches are of one kind; without that no drift can be told."""
+    """Both traces' sketches are of one kind; without that no drift is known."""
     unproven_before: np.ndarray
     """int64[sites]: sites before this one, in either trace's order, that no hash was compared for."""
     notes: list[str]

@@ -29,7 +29,7 @@ _BINS = (int(np.float32(2.0**4).view(np.uint32)) >> _SHIFT) - _LOWEST
 
 @dataclass
 class PairState:
-    """What has been seen of one pair."""
+    """What is known of one pair so far."""
 
     pair: Pair
     first_position: int | None = None
@@ -67,7 +67,7 @@ class PairState:
         self.first_drift, self.first_norms = drift, norms
 
     def add_gaps(self, position: int, logits_differ: np.ndarray, logprob_gap: np.ndarray) -> None:
-        """Take over N rows from `position` on: bool[N], and float32[N], NaN where not known."""
+        """Add N rows from `position` on: bool[N], and float32[N], NaN where not known."""
         if self.logits_position is None and logits_differ.any():
             self.logits_position = position + int(logits_differ.argmax())
         differs = logprob_gap > 0
@@ -92,7 +92,7 @@ class Tally:
     steps_by_logit: int = 0
     """Those of them for which logits are in both traces."""
     steps_by_logprob: int = 0
-    """Those for which only log-probabilities are, and no equal hash tells more."""
+    """Those for which only log-probabilities are, and no logits hash is equal."""
     steps_identical: int = 0
     """Those of them whose candidates and all their numbers are the same, bit for bit."""
     largest: float = 0.0
@@ -126,7 +126,7 @@ class Tally:
         self.histogram = np.zeros((s, _BINS), np.int64)
 
     def add(self, tokens: TokenRows, sites: SiteRows) -> None:
-        """Take over one batch."""
+        """Add one batch."""
         comparable = tokens.comparable
         differing = tokens.logits_known & ~tokens.logits_equal
         self.positions += int(np.count_nonzero(comparable))
@@ -178,7 +178,7 @@ class Tally:
     def _first_of_pair(
         self, state: PairState, position: int, logits: np.ndarray, sites: SiteRows, rows: slice
     ) -> None:
-        """Look for a pair's first differing row in one of its runs, and count what is missing before it."""
+        """Search one of a pair's runs for its first differing row, and count what is missing before it."""
         first_site = sites.first_site[rows] if len(self.plan.sites) else np.full(len(logits), -1, np.int16)
         moved = (first_site >= 0) | logits
         found = int(moved.argmax()) if moved.any() else None
@@ -263,10 +263,10 @@ class Tally:
             first = np.full(s, -1)
             first[site[::-1]] = np.arange(len(site))[::-1]
             new = np.flatnonzero(unseen & (first >= 0))
-            place = np.flatnonzero(tokens.comparable)[sites.row[first[new]]]
+            index = np.flatnonzero(tokens.comparable)[sites.row[first[new]]]
             self.first_by_site[new, 0], self.first_by_site[new, 1] = (
-                tokens.pair[place],
-                tokens.position[place],
+                tokens.pair[index],
+                tokens.position[index],
             )
         counts = np.bincount(site, minlength=s)
         counts[self.plan.by_sketch] = 0

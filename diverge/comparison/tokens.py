@@ -79,7 +79,7 @@ class TokenComparer:
         self._last: dict[str, np.ndarray] = {}
 
     def compare(self, runs: list[Run], side_a: Side, side_b: Side) -> TokenRows:
-        """Compare one batch, given its rows from `read_rows`."""
+        """Compare one batch by its rows from `read_rows`."""
         counts = [run.count for run in runs]
         pair = np.repeat(np.array([run.pair.index for run in runs], np.int32), counts)
         position = np.concatenate(
@@ -92,14 +92,14 @@ class TokenComparer:
         (a, dist_a), (b, dist_b) = side_a, side_b
         next_a = _next(token_a, runs[-1], runs[-1].pair.a.tokens)
         next_b = _next(token_b, runs[-1], runs[-1].pair.b.tokens)
-        told_a, told_b = _floats(a, "next_logprob"), _floats(b, "next_logprob")
-        gap = _with_chosen(differences(dist_a, dist_b), next_a == next_b, told_a, told_b)
+        chosen_a, chosen_b = _floats(a, "next_logprob"), _floats(b, "next_logprob")
+        gap = _with_chosen(differences(dist_a, dist_b), next_a == next_b, chosen_a, chosen_b)
         known, equal = _hashes_equal(a, b)
         at_rows = {
             "logits_known": known,
             "logits_equal": equal,
-            "logprob_a": np.where(np.isnan(told_a), dist_a.logprob_of(next_a), told_a),
-            "logprob_b": np.where(np.isnan(told_b), dist_b.logprob_of(next_b), told_b),
+            "logprob_a": np.where(np.isnan(chosen_a), dist_a.logprob_of(next_a), chosen_a),
+            "logprob_b": np.where(np.isnan(chosen_b), dist_b.logprob_of(next_b), chosen_b),
             "margin_a": dist_a.margins(),
             "margin_b": dist_b.margins(),
             "max_abs_logit_diff": gap.max_abs_logit,
@@ -202,9 +202,9 @@ def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa
 
 
 def _with_chosen(gap: Differences, same: np.ndarray, a: np.ndarray, b: np.ndarray) -> Differences:
-    """With the log-probabilities of the token that came next, which may not be among the candidates.
+    """With the log-probabilities of the next token, which may not be among the candidates.
 
-    `same`: bool[N]: the same token came next. `a`, `b`: float32[N]; NaN where not told.
+    `same`: bool[N]: the next token is the same. `a`, `b`: float32[N]; NaN where not recorded.
     """
     known = same & ~np.isnan(a) & ~np.isnan(b)
     if not known.any():
@@ -255,8 +255,8 @@ def _hashes_equal(a: pa.Table, b: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         buffer = array.buffers()[1]
         if buffer is None:
             return np.zeros(len(array), np.bool_), np.ones(len(array), np.bool_)
-        words = np.frombuffer(buffer, np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
-        sides.append((valid, words.reshape(-1, 2)))
+        halves_of = np.frombuffer(buffer, np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
+        sides.append((valid, halves_of.reshape(-1, 2)))
     known = sides[0][0] & sides[1][0]
     # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
     halves = (sides[0][1] == sides[1][1]).reshape(-1).view(np.uint16)

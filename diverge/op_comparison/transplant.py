@@ -1,4 +1,4 @@
-"""What B's run with A's rows in it proves."""
+"""What activation patching (transplant) proves: B's run with A's rows in it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from ...schemas.zoom import Transplant, TransplantedSite
 from ..reading.load import site_key
 
 LOGITS = "logits"
-"""What the head gives, in place of a site's label."""
+"""The output of the head, instead of a site's label."""
 
 
-def transplanted(a: SideRun, healed: SideRun) -> Transplant:
-    """What B's run with A's rows says: which sites needed them, and whether B then follows A.
+def transplanted(a: SideRun, patched: SideRun) -> Transplant:
+    """Which sites needed A's rows, and whether B then follows A.
 
     Args:
         a: A's run, with the rows that it kept.
-        healed: B's run, in which every row that differed from A's was replaced by A's. Each of these had
+        patched: B's run, in which every row that differed from A's was replaced by A's. Each of these had
             equal inputs, so each is an origin.
     """
     if a.kept is None:
         return Transplant(state="not run", why="no rows of A were kept")
-    first, stop = a.kept.first, min(a.kept.stop, len(a.row_hashes), len(healed.row_hashes))
+    first, stop = a.kept.first, min(a.kept.stop, len(a.row_hashes), len(patched.row_hashes))
     by_site: dict[int, list[int]] = defaultdict(list)
-    for position, index in sorted(healed.healed):
+    for position, index in sorted(patched.healed):
         by_site[index].append(position)
     origins = [
-        TransplantedSite(site=healed.sites[index].label(), positions=len(at), first=min(at), last=max(at))
+        TransplantedSite(site=patched.sites[index].label(), positions=len(at), first=min(at), last=max(at))
         for index, at in sorted(by_site.items())
     ]
     logits = [
         position
         for position in range(first, stop)
-        if a.logits_hashes[position] is not None and healed.logits_hashes[position] is not None
+        if a.logits_hashes[position] is not None and patched.logits_hashes[position] is not None
     ]
-    by_head = [at for at in logits if a.logits_hashes[at] != healed.logits_hashes[at]]
-    left = _left_differing(a, healed, first, stop)
+    by_head = [at for at in logits if a.logits_hashes[at] != patched.logits_hashes[at]]
+    left = _left_differing(a, patched, first, stop)
     why = None
     if left is not None:
-        why = f"{left[1]} at position {left[0]} differs still, and A's row does not fit there"
+        why = f"{left[1]} at position {left[0]} still differs, and A's row does not fit there"
     elif by_head:  # behind rows that are all A's
         origins.append(
             TransplantedSite(site=LOGITS, positions=len(by_head), first=by_head[0], last=by_head[-1])
@@ -58,15 +58,15 @@ def transplanted(a: SideRun, healed: SideRun) -> Transplant:
     )
 
 
-def _left_differing(a: SideRun, healed: SideRun, first: int, stop: int) -> tuple[int, str] | None:
+def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> tuple[int, str] | None:
     """The first row that still differs though A's rows were put in."""
-    place = {site_key(site): index for index, site in enumerate(healed.sites)}
+    index_of = {site_key(site): index for index, site in enumerate(patched.sites)}
     for position in range(first, stop):
         for index, site in enumerate(a.sites):
-            other = place.get(site_key(site))
-            if other is None or (position, other) in healed.healed:
+            other = index_of.get(site_key(site))
+            if other is None or (position, other) in patched.healed:
                 continue
-            digests = a.row_hashes[position][index], healed.row_hashes[position][other]
+            digests = a.row_hashes[position][index], patched.row_hashes[position][other]
             if all(digests) and digests[0] != digests[1]:
                 return position, site.label()
     return None

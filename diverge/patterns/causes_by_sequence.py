@@ -35,7 +35,7 @@ def causes_by_sequence(
         names: The paths of A, B and the result.
         changes: Fingerprint drift from A to B.
         first: The causes of the whole comparison, which are those of its first diverging pair.
-        reference: How both sides lie to a reference trace, where one was given.
+        reference: Both sides beside a reference trace; None without one.
     """
     diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
     first_diverging = diverging(tally)

@@ -58,7 +58,7 @@ class RowReader:
         self.columns = columns
         wanted = _small_columns()
         self._schema = pa.schema([wanted.field(name) for name in columns])
-        # Shared by all readers of these columns: a diagnosis looks at single rows, again and again.
+        # Shared by all readers of these columns: a diagnosis reads single rows many times.
         self._kept: _Kept[pa.Table] = trace.kept.setdefault(tuple(columns), _Kept(lambda table: table.nbytes))
         self._handles = local()  # a Parquet file object is not made for several threads
 

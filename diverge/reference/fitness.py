@@ -1,4 +1,4 @@
-"""Can this trace serve as the reference of two others? Its dtype, its model, what the dtypes let expect."""
+"""Can a trace be the reference of two others? Its dtype, its model, the ratio that the dtypes imply."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EPSILON = {
 def main_dtypes(
     found: Distances, headers: tuple[TraceHeader, TraceHeader, TraceHeader]
 ) -> tuple[str, str, str]:
-    """The dtype of most rows of A, B and the reference; without sites, what the lanes say."""
+    """The dtype of most rows of A, B and the reference; without sites, as the lanes state."""
     rows = [names for names in found.dtypes if all(names)]
     if rows:
         a, b, r = (Counter(side).most_common(1)[0][0] for side in zip(*rows, strict=True))
         return a, b, r
-    said = [header.lane.settings.get("dtype") for header in headers]
+    stated = [header.lane.settings.get("dtype") for header in headers]
     a, b, r = (
-        "" if one is None else str(one.resolved if one.observed is None else one.observed) for one in said
+        "" if one is None else str(one.resolved if one.observed is None else one.observed) for one in stated
     )
     return a, b, r
 
@@ -55,15 +55,15 @@ def too_coarse(dtypes: tuple[str, str, str]) -> str | None:
     )
 
 
-def of_another_model(a: Trace, b: Trace, reference: Trace) -> str | None:
-    """Both sides would be equally far from it, and that would look like rounding."""
+def of_different_model(a: Trace, b: Trace, reference: Trace) -> str | None:
+    """Why not, where its model differs: equal distances of both sides would pass for rounding."""
     known: list[object] = []
     for header in (a.header, b.header, reference.header):
         fact = None if header.fingerprint is None else header.fingerprint.get("model", "sha256")
         known.append(None if fact is None or fact.unavailable is not None else fact.value)
     if None in known or known[2] in known[:2]:
         return None
-    return "it was made with another model than A's and B's, by their fingerprints"
+    return "its model is not the model of A and B, by their fingerprints"
 
 
 def expected_ratio(dtypes: tuple[str, str, str]) -> float:

@@ -1,7 +1,7 @@
 """Rounding or regression: both sides beside a reference trace of a finer dtype (fp32 or fp64).
 
 The basis is measured: the other side at the same site, row by row; the dtypes' epsilons where they differ;
-and repeats of A's lane where they are given. How it decides: docs/reference.md.
+and repeats of A's lane where there are any. How it decides: docs/reference.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..present.format import plural
 from ..present.reference import sentence
 from ..reading.load import Trace
 from .distances import Distances, read_distances
-from .fitness import EPSILON, expected_ratio, main_dtypes, of_another_model, too_coarse
+from .fitness import EPSILON, expected_ratio, main_dtypes, of_different_model, too_coarse
 from .paired_shift import (
     VIEWS,
     Shift,
@@ -72,7 +72,7 @@ def judge(pairs: Sequence[Pair], a: Trace, b: Trace, reference: Trace, noise: Se
     dtypes = main_dtypes(found, (a.header, b.header, reference.header))
     measured = _measure(found, dtypes)
     whole = measured.views[0]
-    why = of_another_model(a, b, reference) or too_coarse(dtypes) or measured.too_few_rows()
+    why = of_different_model(a, b, reference) or too_coarse(dtypes) or measured.too_few_rows()
     if why is not None:
         return Judged(_not_judged(path, why, dtypes, len(noise), found), found, whole)
     return Judged(_decide(measured, path), found, whole, measured.farther)
@@ -116,7 +116,7 @@ class _Measured:
         return len(np.unique(self.distances.pair))
 
     def too_few_rows(self) -> str | None:
-        """Why no result could be told from chance, if so."""
+        """Why no result could be distinguished from chance, if so."""
         found, most = self.distances, float(self.views[0].effective.max(initial=0))
         needed = rows_needed(len(found.labels))
         if most >= needed:

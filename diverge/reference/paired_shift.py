@@ -64,7 +64,7 @@ def strictness(sites: int) -> float:
 
 
 def rows_needed(sites: int) -> int:
-    """Effective rows below which no result, however plain, could be told from chance."""
+    """Effective rows below which no result could be distinguished from chance."""
     return int(strictness(sites) ** 2) + 1
 
 
@@ -182,13 +182,13 @@ def outlier(far: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _quantile(ordered: np.ndarray, rows: np.ndarray, share: np.ndarray) -> np.ndarray:
     """float64[S]: a quantile of each column's first `rows` values; NaN where there are none."""
-    place = share * np.maximum(rows - 1, 0)
-    index = np.floor(place).astype(np.int64)
+    rank = share * np.maximum(rows - 1, 0)
+    index = np.floor(rank).astype(np.int64)
     column = np.arange(ordered.shape[1])
     low = ordered[index, column].astype(np.float64)
     high = ordered[np.minimum(index + 1, np.maximum(rows - 1, 0)), column].astype(np.float64)
     with np.errstate(invalid="ignore"):
-        found = np.where(low == high, low, low + (high - low) * (place - index))
+        found = np.where(low == high, low, low + (high - low) * (rank - index))
     return np.where(rows > 0, found, np.nan)
 
 

@@ -227,14 +227,14 @@ def test_a_reference_that_cannot_judge_says_why(lab: Lab, tmp_path: Path) -> Non
     assert "--set dtype=float64" in judged(tmp_path, single, b, lab.reference()).sentence
     foreign = judged(tmp_path, a, b, lab("faulty", golden="good", dtype="float32"))
     assert foreign.verdict == "not judged"
-    assert "another model" in foreign.sentence
+    assert "is not the model of A and B" in foreign.sentence
     other = write_trace(tmp_path / "other.parquet", [sequence(3, 2)], header(llama_sites(0)))
     nothing = judged(tmp_path, a, b, other)
     assert "none of the compared tokens" in nothing.sentence
     elsewhere = [sequence(3, 2, request_id="another")]
     other = write_trace(tmp_path / "another.parquet", elsewhere, header(llama_sites(0), ["another"]))
     nothing = judged(tmp_path, a, b, other)
-    assert "of other requests: A has r0" in nothing.sentence
+    assert "of different requests: A has r0" in nothing.sentence
     assert "the reference another; replay A's requests" in nothing.sentence
     assert rows_of(tmp_path / "out", "SELECT * FROM reference_sites") == []
 
