@@ -164,7 +164,7 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes:
 def twice(trace: Trace, key: SequenceKey) -> BadInput:
     """The error for two sequences with one key."""
     return BadInput(
-        f"{trace.path}: {describe(key)} is there twice, so its rows are ambiguous",
+        f"{trace.path}: {describe(key)} is recorded twice, so its rows are ambiguous",
         "give every repeat its own sample, or every envelope its own request_id",
     )
 

@@ -139,7 +139,7 @@ def _open_parts(folder: Path) -> Trace:
         raise BadInput(f"{about}: cannot be read: {error.strerror}", "check its permissions") from None
     header = _header(text, about)
     parts: list[Part] = []
-    notes = [f"{folder} has what an unfinished run had flushed, so sequences may end early"]
+    notes = [f"{folder} holds what an unfinished run had flushed, so sequences may end early"]
     for path in sorted(folder.glob("part-*.parquet")):
         try:
             file = open_parquet(path)

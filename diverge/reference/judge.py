@@ -160,8 +160,8 @@ class _Measured:
         if not len(known) or not shift.rows[site]:
             return None
         row = self._begin(known, site, sign) if sign else int(known[0])
-        numbers = {name: float(getattr(shift, name)[site]) for name in ("ratio", "low", "high")}
-        return _site(self.distances, site, row, int(shift.rows[site]), **numbers)
+        ratio = float(shift.ratio[site]), float(shift.low[site]), float(shift.high[site])
+        return _site(self.distances, site, row, int(shift.rows[site]), ratio)
 
     def _begin(self, known: np.ndarray, site: int, sign: int) -> int:
         """The row at which the shift begins, in the sequence where it is largest."""
@@ -179,17 +179,18 @@ class _Measured:
 
 
 def _site(
-    found: Distances, site: int, row: int, rows: int, ratio: float, low: float, high: float
+    found: Distances, site: int, row: int, rows: int, ratio: tuple[float, float, float]
 ) -> ReferenceSite:
+    """A ratio (with the ends of its interval) of a site over `rows` rows from one row on."""
     request_id, sample, _ = found.keys[int(found.pair[row])]
     return ReferenceSite(
         site=found.labels[site],
         request_id=request_id,
         sample=sample,
         position=int(found.position[row]),
-        ratio=ratio,
-        low=low,
-        high=high,
+        ratio=ratio[0],
+        low=ratio[1],
+        high=ratio[2],
         rows=rows,
     )
 

@@ -38,7 +38,6 @@ _SITE = {
     "occurrence": "which run of the module within a forward pass",
     "part": "empty, or which tensor of the module",
     "label": "name#occurrence:part, for people",
-    "module": "class of the module",
     "layer": "layer number in the name, or null",
 }
 _TOKENS = _meanings(TABLES["tokens"])
@@ -155,6 +154,7 @@ TRACE_VIEWS = {
         | _SITE
         | {
             "site": "index in execution order",
+            "module": "class of the module",
             "dtype": "dtype of the row",
             "hash": "row hash in hexadecimal; null: not computed here",
             "l2": "Euclidean norm of the row",

@@ -218,7 +218,7 @@ def test_nothing_in_common_is_never_a_pass(tmp_path: Path) -> None:
 
 
 def test_a_sequence_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="stands twice"):
+    with pytest.raises(BadInput, match="is recorded twice"):
         compared(tmp_path, [made(), made()], [made()])
 
 
