@@ -109,7 +109,7 @@ def test_no_trace_is_overwritten_by_a_report_or_a_result(
     assert run(monkeypatch, "a.parquet", "drifted.parquet", "--html", "a.parquet", "--force") == 2
     assert "not the name of an HTML file" in capsys.readouterr().err
     assert run(monkeypatch, "a.parquet", "drifted.parquet", "-o", ".", "--force") == 2
-    assert "no name of a new folder" in capsys.readouterr().err
+    assert "not a name of a folder" in capsys.readouterr().err
     assert (traces / "a.parquet").read_bytes() == before
 
 

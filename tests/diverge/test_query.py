@@ -19,8 +19,8 @@ import pytest
 import typer
 from fakes import results
 from rip.commands.query import query
+from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run
-from rip.diverge.views.views import open_views
 from rip.schemas import trace
 from rip.schemas.errors import RipError
 from typer.testing import CliRunner
