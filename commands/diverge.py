@@ -81,6 +81,7 @@ def diverge(
     Exit code 0: the required level holds (by default: all tokens are equal); 1: it does not; 3: the traces
     have nothing in common that decides it.
     """
+    from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare
     from ..diverge.present.terminal import print_summary
     from ..diverge.reading.load import read_header
@@ -109,7 +110,7 @@ def diverge(
         def show(done: int, total: int) -> None:
             progress.stage("comparing", done, total, f"{done:,} of {total:,} positions")
 
-        verdict = compare(a, b, folder, changes, tolerance, show, force, reference, noise or [])
+        verdict = compare(a, b, folder, Context(changes, tolerance, reference, noise or []), show, force)
     print_summary(console, verdict, folder, headers)
     print_sentence(console, f"Wrote {folder}")
     failed: RipError | None = None

@@ -17,8 +17,8 @@ from ..schemas.errors import BadInput, OutputFailed
 from ..schemas.files import check_output, replace_file, report_disk_errors
 
 if TYPE_CHECKING:
+    from ..diverge.views.catalog import Views
     from ..diverge.views.query import Rows
-    from ..diverge.views.views import Views
 
 Format = Literal["table", "csv", "json", "parquet"]
 MAX_TABLE_ROWS = 100
@@ -62,8 +62,8 @@ def query(
 
     SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
     """
+    from ..diverge.views.catalog import open_views
     from ..diverge.views.query import run
-    from ..diverge.views.views import open_views
 
     chosen = form or _format_of(output)
     if chosen == "parquet" and output is None:
@@ -110,7 +110,7 @@ def _format_of(output: Path | None) -> Format:
 
 
 def _write(rows: Rows, form: Format, output: Path | None) -> None:
-    from ..diverge.views import rows as writers
+    from ..diverge.views import output as writers
 
     if form == "table":
         _write_table(rows, output)
@@ -129,7 +129,7 @@ def _write(rows: Rows, form: Format, output: Path | None) -> None:
 
 
 def _write_table(rows: Rows, output: Path | None) -> None:
-    from ..diverge.views.rows import first_rows, is_number, visible
+    from ..diverge.views.output import first_rows, is_number, visible
 
     cells, more, cut = first_rows(rows, MAX_TABLE_ROWS)
     names = [visible(name) for name in rows.schema.names]

@@ -42,8 +42,8 @@ def zoom_into(
         BadInput: A side cannot be run again here.
         EngineFailed: A model fails.
     """
-    from ..diverge.op_comparison.find import zoom
-    from ..diverge.op_comparison.recorded import recorded
+    from ..diverge.op_comparison.compare_reruns import ZoomTarget, zoom
+    from ..diverge.op_comparison.rerun_check import read_recorded
     from ..replay.op_recording.reconstruct import check_model_exists, check_rerunnable
     from ..replay.request.from_trace import golden_from_trace
 
@@ -63,7 +63,7 @@ def zoom_into(
             f"{paths[0]} holds no generated token of {target[0]}, so none can be forced",
             "zoom into traces of runs that generated something",
         )
-    known = recorded(paths[0], *target), recorded(paths[1], *target)
+    known = read_recorded(paths[0], *target), read_recorded(paths[1], *target)
     with _OneEngine() as slot:
         progress.stage("zoom")
         sides = [
@@ -73,10 +73,7 @@ def zoom_into(
         found: Zoom = zoom(
             sides[0],
             sides[1],
-            *target,
-            expected=verdict.first_site,
-            recorded_a=known[0],
-            recorded_b=known[1],
+            ZoomTarget(*target, expected=verdict.first_site, recorded=known),
             say=progress.stage,
         )
         notes = [*found.notes, *(note for side in sides for note in side.notes)]

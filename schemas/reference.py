@@ -1,4 +1,4 @@
-"""How two sides lie to a reference trace of a finer dtype."""
+"""The distances of two sides from a reference trace of a finer dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .findings.statement import Sentence, Side, Statement
 
 
 class ReferenceSite(Record):
-    """How two sides lie to a reference at one site: distances compared row by row."""
+    """Two sides' distances from a reference at one site, compared row by row."""
 
     site: str
     """Its label; `logits` or `logprobs` for the distributions."""

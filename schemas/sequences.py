@@ -36,7 +36,7 @@ class RequestAgreement(Record):
 
     request_id: str
     by: Literal["token ids", "text"]
-    """What is compared between A and B: text where a side tells no token ids."""
+    """What is compared between A and B: text where a side has no token ids."""
     samples_a: int
     unique_a: int
     """Different outputs among them: of token ids where the trace has any, else of texts."""
@@ -121,7 +121,7 @@ class Patterns(Record):
     causes: dict[str, int] = {}
     """First-ranked cause of each diverging sequence: id and count."""
     not_diagnosed: int = 0
-    """Diverging sequences whose cause was not looked for, because there are too many."""
+    """Diverging sequences that were not diagnosed, because there are too many."""
     watched_site: str = ""
     """Whose drift is followed over the positions."""
     growth: Real | None = None

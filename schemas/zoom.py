@@ -19,7 +19,7 @@ SitePosition = tuple[int, int]
 
 
 class ZoomTensor(Record):
-    """One tensor of an op, as a verdict shows it."""
+    """One tensor of an op."""
 
     name: str
     shape: list[int]
@@ -31,7 +31,7 @@ class ZoomTensor(Record):
 
 
 class ZoomOp(Record):
-    """One op, as a verdict shows it."""
+    """One op."""
 
     op: str
     """`aten.mm.default`."""
@@ -44,10 +44,10 @@ class ZoomOp(Record):
 
 
 class OpFinding(Record):
-    """The first of a module's ops at which two sides differ."""
+    """The first difference in a module's ops."""
 
     kind: Literal["op", "block", "weight", "outside", "unknown", "none"]
-    """`op`: one op gives a different output for equal inputs. `block`: different ops ran. `weight`: a
+    """`op`: one op has a different output for equal inputs. `block`: different ops run. `weight`: a
     parameter differs. `outside`: a tensor that was made before this pass, or outside the recorded modules,
     differs (a KV cache, positions). `unknown`: tensors could not be compared. `none`: nothing differs."""
     sentence: str
@@ -82,13 +82,13 @@ class OpFinding(Record):
 
 
 class SideCheck(Record):
-    """Whether a re-run showed again what the trace recorded."""
+    """Whether a re-run repeated what the trace recorded."""
 
     state: Literal["repeated", "not repeated", "not recorded"]
     rows: int = 0
     """Row hashes compared."""
     where: str | None = None
-    """The first row that did not come again."""
+    """The first row that was not repeated."""
 
 
 class TransplantedSite(Record):
@@ -121,7 +121,7 @@ class Transplant(Record):
 
 
 class Zoom(Record):
-    """The first difference of two runs, seen again in a re-run of both, op by op, and put to the proof."""
+    """The first difference of two runs, in a re-run of both, op by op, with its proof."""
 
     request_id: str
     sample: int

@@ -14,14 +14,12 @@ from ...schemas.verdict import FirstLogprob, FirstSite, FirstText, FirstToken
 from ..comparison.align import IndexedSequence, row_of
 from ..comparison.pairing import Pairing
 from ..comparison.site_plan import SitePlan
-from ..comparison.tally import LOGITS, PairState, Tally
+from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.topk import differences
 from ..reading.candidates import Candidates
 from ..reading.columns import CandidateReader, RowReader
 from ..reading.load import Trace
 
-LOGITS_SITE = "lm_head"
-"""How a difference that only the logits hash shows is called."""
 _CONTEXT = 40
 """Characters shown before and after the first differing one."""
 

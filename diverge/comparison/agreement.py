@@ -6,7 +6,6 @@ than each does within itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,40 +15,21 @@ from ...schemas.sequences import (
     Agreement,
     AgreementLimit,
     AgreementNote,
-    Proportion,
     RequestAgreement,
     TraceAgreement,
 )
 from ...schemas.trace import Setting, TraceHeader
 from ..reading.columns import RowReader
+from ..statistics.intervals import wilson
 from .align import SequenceKey, row_of
 from .pairing import Outputs, Pairing
-
-Z_95 = 1.959963984540054
-"""The 97.5th percentile of the standard normal distribution: 95 % lie between −Z and Z."""
 
 Group = tuple[str, str]
 """request_id, cell."""
 
 
-def wilson(count: int, of: int) -> Proportion:
-    """A share with its Wilson score interval at 95 %.
-
-    Args:
-        count: Successes.
-        of: Trials, at least one.
-    """
-    share, shrink = count / of, 1 + Z_95**2 / of
-    middle = (share + Z_95**2 / (2 * of)) / shrink
-    half = Z_95 / shrink * math.sqrt(share * (1 - share) / of + Z_95**2 / (4 * of**2))
-    # Rounding may leave the ends a little outside of what they are by definition.
-    low = 0.0 if count == 0 else max(0.0, middle - half)
-    high = 1.0 if count == of else min(1.0, middle + half)
-    return Proportion(count=count, of=of, share=share, low=low, high=high)
-
-
 def unseeded(header: TraceHeader) -> bool:
-    """Whether the engine takes no seed, so that no run of it can be asked to come again."""
+    """Whether the engine takes no seed, so that no run of it can be repeated."""
     return header.abilities is not None and not header.abilities.seed
 
 
@@ -74,7 +54,7 @@ def agreement(pairing: Pairing) -> Agreement | None:
 
     Returns:
         None where every request ran once on engines that take a seed, or its samples were drawn from seeds of
-        their own: the other levels say all then.
+        their own: the other levels say everything then.
     """
     traces = (pairing.a, pairing.b)
     several = any(_has_several(outputs) for outputs in traces)
@@ -130,12 +110,12 @@ def _request(group: Group, a: _Samples, b: _Samples) -> RequestAgreement | None:
 
 
 def _counts(outputs: Outputs) -> bool:
-    """False for a run that forced its tokens, or was not finished: its outputs say nothing here."""
+    """False for a run that forced its tokens, or was not finished: its outputs show nothing here."""
     return outputs.trace.header.mode == "free" and not outputs.trace.unfinished
 
 
 def _has_several(outputs: Outputs) -> bool:
-    """Whether some request ran more than once on what should have come again."""
+    """Whether some request ran more than once with the same seed."""
     drawn = _own_seeds(outputs.trace.header)
     groups = [(request_id, cell) for request_id, _, cell in outputs.all_keys() if request_id not in drawn]
     return _counts(outputs) and len(set(groups)) < len(groups)
@@ -163,7 +143,7 @@ def _generated(outputs: Outputs) -> dict[SequenceKey, bytes]:
     steps = RowReader(outputs.trace, ["step"]).read(last).column("step").to_pylist()
     found: dict[SequenceKey, bytes] = {}
     for (key, sequence), step in zip(known, steps, strict=True):
-        count = 0 if step is None else step + 1  # the last token's step tells where the prompt ends
+        count = 0 if step is None else step + 1  # the last token's step shows where the prompt ends
         found[key] = np.ascontiguousarray(sequence.tokens[sequence.length - count :]).tobytes()
     return found
 

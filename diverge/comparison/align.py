@@ -1,9 +1,7 @@
-"""Which rows of two traces belong together.
+"""Which rows of two traces belong together, by position: step, batch row and order in the file are no keys.
 
-Sequences are paired in pairing.py; here rows are, by position (sites by name, occurrence and part:
-site_plan.py). Step number, batch row and order in the file are
-attributes, never keys.
-Four bytes a position (the token ids) are kept; everything else is read again later, block by block.
+Sequences are paired in pairing.py, sites in site_plan.py. Four bytes a position (the token ids) are kept;
+everything else is read later, block by block.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import BadInput
-from ..reading.columns import damaged
-from ..reading.load import DAMAGE, Trace
+from ..reading.load import DAMAGE, Trace, damaged
 
 _INDEX_ROWS = 1 << 16
 
@@ -140,7 +137,7 @@ def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
             if rows != part.file.metadata.num_rows:
                 raise ValueError("rows are missing")
         except DAMAGE as error:
-            raise damaged(part, error) from None
+            raise damaged(part.path, error) from None
 
 
 def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes: list[str]) -> None:
@@ -155,7 +152,7 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes:
         if piece.position > length:
             notes.append(
                 f"{trace.path.name}: {describe(known.key)} has no rows from position {length} to "
-                f"{piece.position - 1}; what comes after them was left out"
+                f"{piece.position - 1}; later rows were ignored"
             )
             break
         kept.append(index)
@@ -167,13 +164,13 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes:
 def twice(trace: Trace, key: SequenceKey) -> BadInput:
     """The error for two sequences with one key."""
     return BadInput(
-        f"{trace.path}: {describe(key)} stands twice, so its rows cannot be told apart",
+        f"{trace.path}: {describe(key)} is recorded twice, so its rows are ambiguous",
         "give every repeat its own sample, or every envelope its own request_id",
     )
 
 
 def describe(key: SequenceKey) -> str:
-    """A sequence in words."""
+    """A sequence for messages."""
     request_id, sample, cell = key
     return f"request {request_id!r} sample {sample}" + (f" cell {cell!r}" if cell else "")
 

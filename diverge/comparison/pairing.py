@@ -44,13 +44,13 @@ class Outputs:
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two sequences that are compared as text, because a side tells no token ids."""
+    """Two sequences that are compared as text, because a side has no token ids."""
 
     key: SequenceKey
     a: str
     b: str
     same_prompt: bool | None
-    """Whether both were asked the same; None: the traces do not say."""
+    """Whether both have the same prompt; None: not recorded."""
     difference: int | None
     """First differing character; None: the texts are equal."""
 
@@ -120,7 +120,7 @@ def pair_sequences(a: Trace, b: Trace) -> Pairing:
 def _nothing(one: Outputs, other: Outputs) -> NothingCompared:
     if set(one.all_keys()) & set(other.all_keys()):
         return NothingCompared(
-            "nothing is in both traces: one has text only, and the other's text is forced or not recorded",
+            "nothing is in both traces: one has text only, the text of the other is forced or not recorded",
             "compare two free runs of the same requests (--mode free)",
         )
     names_a, names_b = (sorted({key[0] for key in outputs.all_keys()})[:2] for outputs in (one, other))
@@ -154,17 +154,17 @@ def _text_pairs(one: Outputs, other: Outputs, notes: list[str]) -> list[TextPair
     forced = [trace.path.name for trace in (one.trace, other.trace) if trace.header.mode != "free"]
     if keys and forced:
         notes.append(
-            f"{plural(len(keys), 'sequence')} of one trace have text only, and the text in {forced[0]} was "
-            "forced, so they were not compared"
+            f"{plural(len(keys), 'sequence')} not compared: one trace has text only, and the text in "
+            f"{forced[0]} was forced"
         )
         return []
-    asked = (_asked(one.trace.header), _asked(other.trace.header))
+    envelopes = _envelopes(one.trace.header), _envelopes(other.trace.header)
     return [
         TextPair(
             key,
             one.texts[key],
             other.texts[key],
-            _same_prompt(asked[0].get(key[0]), asked[1].get(key[0])),
+            _same_prompt(envelopes[0].get(key[0]), envelopes[1].get(key[0])),
             first_difference(one.texts[key], other.texts[key]),
         )
         for key in keys
@@ -179,7 +179,7 @@ def first_difference(a: str, b: str) -> int | None:
     return next((index for index, (x, y) in enumerate(same) if x != y), min(len(a), len(b)))
 
 
-def _asked(header: TraceHeader) -> dict[str, dict[str, Any]]:
+def _envelopes(header: TraceHeader) -> dict[str, dict[str, Any]]:
     """By request: its envelope, or only the envelope's digest."""
     return {
         request.request_id: {**(request.envelope or {}), "digest": request.envelope_sha256}

@@ -26,7 +26,7 @@ class SitePlan:
     by_sketch: np.ndarray
     """bool[sites]: no hash can be equal (dtype or row hash differ), so only sketches are compared."""
     sketches: bool
-    """Both traces' sketches are of one kind; without that no drift can be told."""
+    """Both traces' sketches are of one kind; without that no drift is known."""
     unproven_before: np.ndarray
     """int64[sites]: sites before this one, in either trace's order, that no hash was compared for."""
     notes: list[str]
@@ -34,71 +34,88 @@ class SitePlan:
 
 def plan_sites(a: Trace, b: Trace) -> SitePlan:
     """Pair the sites of two traces."""
-    notes: list[str] = []
-    place_b = {site_key(site): index for index, site in enumerate(b.header.sites)}
-    parallel = tensor_parallel_size(a), tensor_parallel_size(b)
     equal_hash = a.header.row_hash == b.header.row_hash
     equal_sketch = a.header.sketch == b.header.sketch
-    kept: list[tuple[int, int]] = []
-    sharded = _sharded_alone(a, b)
-    resized: list[str] = []
+    pairs, notes = _pair_sites(a, b)
+    if a.header.sites and b.header.sites:
+        if not equal_hash:
+            notes.append("the traces use different row hashes, so rows are compared by sketch only")
+        if not equal_sketch:
+            notes.append("the traces use different sketches, so the size of differences is not known")
+    of_a, of_b = np.array(pairs, np.int64).reshape(-1, 2).T
+    dtypes = [(a.header.sites[i].dtype, b.header.sites[j].dtype) for i, j in pairs]
+    by_sketch = np.array([dtype != other or not equal_hash for dtype, other in dtypes], np.bool_)
+    if not equal_sketch:
+        of_a, of_b, by_sketch = of_a[~by_sketch], of_b[~by_sketch], by_sketch[~by_sketch]
+    here = np.arange(len(of_a))
+    unproven = of_a - here + np.cumsum(by_sketch) - by_sketch
+    if np.all(np.diff(of_b) > 0):  # in a different order "before" means nothing in B
+        unproven = unproven + of_b - here
+    return SitePlan(
+        sites=[a.header.sites[i] for i in of_a],
+        dtypes_b=[b.header.sites[i].dtype for i in of_b],
+        of_a=of_a,
+        of_b=of_b,
+        by_sketch=by_sketch,
+        sketches=equal_sketch,
+        unproven_before=unproven,
+        notes=notes,
+    )
+
+
+def _pair_sites(a: Trace, b: Trace) -> tuple[list[tuple[int, int]], list[str]]:
+    """Indices in both headers of the sites that can be compared, and sentences about the others."""
+    index_b = {site_key(site): index for index, site in enumerate(b.header.sites)}
+    sizes = tensor_parallel_size(a), tensor_parallel_size(b)
+    comparable_shards = sizes[0] == sizes[1] and sizes[0] is not None
+    pairs: list[tuple[int, int]] = []
+    sharded, resized = _sharded_alone(a, b), list[str]()
     for index, site in enumerate(a.header.sites):
-        other_index = place_b.get(site_key(site))
+        other_index = index_b.get(site_key(site))
         if other_index is None:
             continue
         other = b.header.sites[other_index]
-        unlike = parallel[0] != parallel[1] or parallel[0] is None
-        if (site.sharded or other.sharded) and unlike and not _SHARD.search(site.part):
+        if (site.sharded or other.sharded) and not comparable_shards and not _SHARD.search(site.part):
             sharded.append(site)
         elif site.width and other.width and site.width != other.width:
             resized.append(site.label())
-        elif equal_hash or equal_sketch:
-            kept.append((index, other_index))
+        else:
+            pairs.append((index, other_index))
+    notes: list[str] = []
     if sharded:
-        sizes = " and ".join("unknown" if size is None else str(size) for size in parallel)
+        named = " and ".join("unknown" if size is None else str(size) for size in sizes)
         verb = "is" if len(sharded) == 1 else "are"
         notes.append(
             f"{plural(len(sharded), 'sharded site')} {verb} compared only under equal tensor parallelism "
-            f"(here {sizes}): {_patterns([site.label() for site in sharded])}"
+            f"(here {named}): {_patterns([site.label() for site in sharded])}"
         )
     if resized:
-        notes.append(
-            f"{plural(len(resized), 'site')} of other width between the traces, so not compared: "
-            + _patterns(resized)
-        )
-    both = bool(a.header.sites and b.header.sites)
-    split = {id(site) for site in sharded}
-    for trace, side in ((a, 0), (b, 1)):
+        notes.append(f"{plural(len(resized), 'site')} not compared, different width: {_patterns(resized)}")
+    return pairs, notes + _only_in_one(a, b, {id(site) for site in sharded})
+
+
+def _only_in_one(a: Trace, b: Trace, sharded: set[int]) -> list[str]:
+    """Sentences about sites that one trace lacks, but for sharded ones, of which much is known."""
+    notes: list[str] = []
+    for trace, other in ((a, b), (b, a)):
         if not trace.header.sites:
             notes.append(f"{trace.path.name} was captured without sites, so layers cannot be compared")
-        elif both:
-            other_keys = {site_key(site) for site in (b, a)[side].header.sites}
+        elif other.header.sites:
+            keys = {site_key(site) for site in other.header.sites}
             alone = [
                 site.label()
                 for site in trace.header.sites
-                if site_key(site) not in other_keys and id(site) not in split
+                if site_key(site) not in keys and id(site) not in sharded
             ]
             if alone:
                 notes.append(f"{plural(len(alone), 'site')} only in {trace.path.name}: {_patterns(alone)}")
-    if both and not equal_hash:
-        notes.append("the traces use different row hashes, so rows are compared by sketch only")
-    if both and not equal_sketch:
-        notes.append("the traces use different sketches, so the size of differences is not known")
-    of_a, of_b = np.array(kept, np.int64).reshape(-1, 2).T
-    sites = [a.header.sites[i] for i in of_a]
-    dtypes_b = [b.header.sites[i].dtype for i in of_b]
-    by_sketch = np.array(
-        [s.dtype != d or not equal_hash for s, d in zip(sites, dtypes_b, strict=True)], np.bool_
-    )
-    usable = np.ones(len(sites), np.bool_) if equal_sketch else ~by_sketch
-    sites = [site for site, use in zip(sites, usable, strict=True) if use]
-    dtypes_b = [dtype for dtype, use in zip(dtypes_b, usable, strict=True) if use]
-    of_a, of_b, by_sketch = of_a[usable], of_b[usable], by_sketch[usable]
-    here = np.arange(len(sites))
-    unproven = of_a - here + np.cumsum(by_sketch) - by_sketch
-    if np.all(np.diff(of_b) > 0):  # in another order "before" means nothing in B
-        unproven = unproven + of_b - here
-    return SitePlan(sites, dtypes_b, of_a, of_b, by_sketch, equal_sketch, unproven, notes)
+    return notes
+
+
+def layer_number(label: str) -> int | None:
+    """The layer in a site's label: 4 of `layers.4.self_attn:attn`."""
+    found = re.search(r"(?:^|\.)(\d+)(?:[.#:]|$)", label)
+    return int(found[1]) if found else None
 
 
 def tensor_parallel_size(trace: Trace) -> int | None:

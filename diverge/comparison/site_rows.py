@@ -1,4 +1,4 @@
-"""Reading site rows of one trace by sequence and position, for the few that a diagnosis looks at."""
+"""Reading site rows of one trace by sequence and position, for the few that a diagnosis needs."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ class SiteRowReader:
         columns = group.part.columns_of[self._columns[sites]]
         rows = np.full(len(columns), row - group.first_row)
         reader = self._reader.group(number)
-        norms = reader.take("site_l2", rows, columns).copy()  # what is read next may take its place
+        norms = reader.take("site_l2", rows, columns).copy()  # what is read next may overwrite it
         return reader.take("site_sketch", rows, columns).copy(), norms

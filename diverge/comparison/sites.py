@@ -56,7 +56,7 @@ class _Side:
     """int64[S]: where the compared sites stand in the file, −1: nowhere. None: all, in their order."""
 
     def after(self, rows: int) -> _Side:
-        """The place some rows further."""
+        """The location some rows further on."""
         return _Side(self.group, self.first + rows, self.width, self.columns)
 
 
@@ -84,7 +84,7 @@ class SiteComparer:
         self._plan = plan
         self._by_sketch = plan.by_sketch if plan.by_sketch.any() else None
         self._readers = SiteReader(a), SiteReader(b)
-        self._places: dict[tuple[int, Path], np.ndarray | None] = {}
+        self._known_columns: dict[tuple[int, Path], np.ndarray | None] = {}
         self._local = local()
         widest = max(part.width for trace in (a, b) for part in trace.files)
         self._block_rows = max(_BLOCK_BYTES // (HASH_BYTES * widest), 1)
@@ -168,19 +168,19 @@ class SiteComparer:
         trace = self._traces[side]
         number = trace.group_of(row)
         group, first = trace.groups[number], row - trace.groups[number].first_row
-        place = self._readers[side].group(number)
-        return _Side(place, first, group.part.width, self._columns(side, group.part)), group.rows - first
+        opened = self._readers[side].group(number)
+        return _Side(opened, first, group.part.width, self._columns(side, group.part)), group.rows - first
 
     def _columns(self, side: int, part: Part) -> np.ndarray | None:
         key = side, part.path
-        if key not in self._places:
+        if key not in self._known_columns:
             columns = part.columns_of[self._plan.of_b if side else self._plan.of_a]
             whole = part.width == len(columns) and np.array_equal(columns, np.arange(part.width))
-            self._places[key] = None if whole else columns
-        return self._places[key]
+            self._known_columns[key] = None if whole else columns
+        return self._known_columns[key]
 
     def _unlike_packed(self, block: _Extent) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """As `_unlike`, where both sides lie in place and lack the same rows; None where they do not."""
+        """As `_unlike`, where both sides are read in place and lack the same rows; None where they do not."""
         n, s = block.count, len(self._plan.sites)
         packed: list[tuple[np.ndarray, np.ndarray]] = []
         for name, side in zip("ab", block.sides, strict=True):

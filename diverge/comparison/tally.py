@@ -5,6 +5,7 @@ Batches arrive in order. Memory depends on the number of sites and of pairs, not
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,8 @@ from .tokens import TokenRows
 
 LOGITS = -1
 """Index of the pseudo-site behind all sites: the logits, known by their hash."""
+LOGITS_SITE = "lm_head"
+"""Name of that pseudo-site."""
 
 # Drift histogram: the top bits of a float32 are its exponent and 5 bits of mantissa, so 32 bins an octave.
 _SHIFT = 18
@@ -27,7 +30,7 @@ _BINS = (int(np.float32(2.0**4).view(np.uint32)) >> _SHIFT) - _LOWEST
 
 @dataclass
 class PairState:
-    """What has been seen of one pair."""
+    """What is known of one pair so far."""
 
     pair: Pair
     first_position: int | None = None
@@ -50,6 +53,29 @@ class PairState:
     flip: int | None = None
     """First position whose token was forced though the two sides' own top candidates differ."""
 
+    def begin_at(
+        self, position: int, site: int, drift: float | None, norms: tuple[float, float] | None
+    ) -> None:
+        """Name the pair's first differing row.
+
+        Args:
+            position: Its position.
+            site: Index into the plan, or LOGITS.
+            drift: Its drift; None: not known.
+            norms: Its Euclidean norms in A and B.
+        """
+        self.first_position, self.first_site = position, site
+        self.first_drift, self.first_norms = drift, norms
+
+    def add_gaps(self, position: int, logits_differ: np.ndarray, logprob_gap: np.ndarray) -> None:
+        """Add N rows from `position` on: bool[N], and float32[N], NaN where not known."""
+        if self.logits_position is None and logits_differ.any():
+            self.logits_position = position + int(logits_differ.argmax())
+        differs = logprob_gap > 0
+        if self.logprob_position is None and differs.any():
+            index = int(differs.argmax())
+            self.logprob_position, self.logprob_gap = position + index, float(logprob_gap[index])
+
 
 @dataclass
 class Tally:
@@ -67,7 +93,7 @@ class Tally:
     steps_by_logit: int = 0
     """Those of them for which logits are in both traces."""
     steps_by_logprob: int = 0
-    """Those for which only log-probabilities are, and no equal hash tells more."""
+    """Those for which only log-probabilities are, and no logits hash is equal."""
     steps_identical: int = 0
     """Those of them whose candidates and all their numbers are the same, bit for bit."""
     largest: float = 0.0
@@ -101,7 +127,7 @@ class Tally:
         self.histogram = np.zeros((s, _BINS), np.int64)
 
     def add(self, tokens: TokenRows, sites: SiteRows) -> None:
-        """Take over one batch."""
+        """Add one batch."""
         comparable = tokens.comparable
         differing = tokens.logits_known & ~tokens.logits_equal
         self.positions += int(np.count_nonzero(comparable))
@@ -118,18 +144,17 @@ class Tally:
                 self._first_of_pair(
                     state, run.position, differing[here], sites, slice(row, row + run.comparable)
                 )
-            if state.logits_position is None:
-                moved = differing[here] | (gap[here] > 0)
-                if moved.any():
-                    state.logits_position = run.position + int(moved.argmax())
-            if state.logprob_position is None:
-                parted = logprob_gap[here] > 0
-                if parted.any():
-                    index = int(parted.argmax())
-                    state.logprob_position = run.position + index
-                    state.logprob_gap = float(logprob_gap[here][index])
+            state.add_gaps(run.position, differing[here] | (gap[here] > 0), logprob_gap[here])
             at += run.count
             row += run.comparable
+
+    def only(self, state: PairState) -> Tally:
+        """The same as if this were the only pair, as far as causes use it: totals are those of all pairs."""
+        alone = copy.copy(self)
+        alone.pairs = [state]
+        if state.logits_position is None and state.logprob_position is None:
+            alone.largest = 0.0
+        return alone
 
     @property
     def kind(self) -> Literal["logit", "logprob", "logit or logprob"]:
@@ -154,7 +179,7 @@ class Tally:
     def _first_of_pair(
         self, state: PairState, position: int, logits: np.ndarray, sites: SiteRows, rows: slice
     ) -> None:
-        """Look for a pair's first differing row in one of its runs, and count what is missing before it."""
+        """Search one of a pair's runs for its first differing row, and count what is missing before it."""
         first_site = sites.first_site[rows] if len(self.plan.sites) else np.full(len(logits), -1, np.int16)
         moved = (first_site >= 0) | logits
         found = int(moved.argmax()) if moved.any() else None
@@ -168,19 +193,18 @@ class Tally:
             state.holes += missing
         if found is None:
             return
-        state.first_position = position + found
-        site = int(first_site[found])
-        state.first_site = site if site >= 0 else LOGITS
+        site, row = int(first_site[found]), rows.start + found
         if len(self.plan.sites):
-            row = rows.start + found
             hole = int(sites.first_hole[row])
             if sites.holes[row] and (site < 0 or hole < site):
                 state.holes += 1
                 state.first_hole = state.first_hole or (position + found, hole)
-            if site >= 0:
-                at = int(np.searchsorted(sites.row, row))
-                state.first_norms = float(sites.l2_a[at]), float(sites.l2_b[at])
-                state.first_drift = float(sites.rel_drift[at]) if self.plan.sketches else None
+        if site < 0:
+            state.begin_at(position + found, LOGITS, None, None)
+            return
+        at = int(np.searchsorted(sites.row, row))
+        drift = float(sites.rel_drift[at]) if self.plan.sketches else None
+        state.begin_at(position + found, site, drift, (float(sites.l2_a[at]), float(sites.l2_b[at])))
 
     def _add_gaps(self, tokens: TokenRows) -> tuple[np.ndarray, np.ndarray]:
         """Differences of the rows of a batch: of logits, else of log-probabilities; and of these alone.
@@ -240,10 +264,10 @@ class Tally:
             first = np.full(s, -1)
             first[site[::-1]] = np.arange(len(site))[::-1]
             new = np.flatnonzero(unseen & (first >= 0))
-            place = np.flatnonzero(tokens.comparable)[sites.row[first[new]]]
+            index = np.flatnonzero(tokens.comparable)[sites.row[first[new]]]
             self.first_by_site[new, 0], self.first_by_site[new, 1] = (
-                tokens.pair[place],
-                tokens.position[place],
+                tokens.pair[index],
+                tokens.position[index],
             )
         counts = np.bincount(site, minlength=s)
         counts[self.plan.by_sketch] = 0

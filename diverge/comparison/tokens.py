@@ -79,7 +79,7 @@ class TokenComparer:
         self._last: dict[str, np.ndarray] = {}
 
     def compare(self, runs: list[Run], side_a: Side, side_b: Side) -> TokenRows:
-        """Compare one batch, given its rows from `read_rows`."""
+        """Compare one batch by its rows from `read_rows`."""
         counts = [run.count for run in runs]
         pair = np.repeat(np.array([run.pair.index for run in runs], np.int32), counts)
         position = np.concatenate(
@@ -87,34 +87,17 @@ class TokenComparer:
         )
         limit = np.repeat(np.array([run.pair.comparable for run in runs]), counts)
         comparable = position < limit
-        token_a = _tokens([run.pair.a.tokens for run in runs], runs)
-        token_b = _tokens([run.pair.b.tokens for run in runs], runs)
-        (a, dist_a), (b, dist_b) = side_a, side_b
-        next_a = _next(token_a, runs[-1], runs[-1].pair.a.tokens)
-        next_b = _next(token_b, runs[-1], runs[-1].pair.b.tokens)
-        told_a, told_b = _floats(a, "next_logprob"), _floats(b, "next_logprob")
-        gap = _with_chosen(differences(dist_a, dist_b), next_a == next_b, told_a, told_b)
-        known, equal = _hashes_equal(a, b)
-        at_rows = {
-            "logits_known": known,
-            "logits_equal": equal,
-            "logprob_a": np.where(np.isnan(told_a), dist_a.logprob_of(next_a), told_a),
-            "logprob_b": np.where(np.isnan(told_b), dist_b.logprob_of(next_b), told_b),
-            "margin_a": dist_a.margins(),
-            "margin_b": dist_b.margins(),
-            "max_abs_logit_diff": gap.max_abs_logit,
-            "max_rel_logit_diff": gap.max_rel_logit,
-            "max_abs_logprob_diff": gap.max_abs_logprob,
-            "kl": gap.kl,
-            "topk_overlap": gap.overlap,
-            "top1_equal": gap.top1_equal,
-            "topk_known": gap.both,
-        }
+        tokens_a = _tokens([run.pair.a.tokens for run in runs], runs)
+        tokens_b = _tokens([run.pair.b.tokens for run in runs], runs)
+        last = runs[-1].pair
+        following = _next(tokens_a, runs[-1], last.a.tokens), _next(tokens_b, runs[-1], last.b.tokens)
+        gap, at_rows = _distributions(side_a, side_b, following)
+        a, b = side_a[0], side_b[0]
         before = self._shifted(at_rows)
         step_a, generated_a = _ints(a, "step")
         step_b, generated_b = _ints(b, "step")
         step = np.where(generated_a, step_a, np.where(generated_b, step_b, -1))
-        columns = _columns(runs, pair, position, step, comparable, token_a, token_b)
+        columns = _columns(runs, pair, position, step, comparable, (tokens_a, tokens_b))
         columns |= _predicted((position > 0) & (position <= limit), before)
         for name in SHAPES:
             for side, table in (("a", a), ("b", b)):
@@ -126,8 +109,8 @@ class TokenComparer:
             comparable=comparable,
             forced=_bools(a, "forced") | _bools(b, "forced"),
             step=step,
-            logits_known=known & comparable,
-            logits_equal=equal,
+            logits_known=at_rows["logits_known"] & comparable,
+            logits_equal=at_rows["logits_equal"],
             gap=gap,
             choice_known=before["topk_known"] & (position > 0),
             choice_equal=before["top1_equal"],
@@ -165,11 +148,11 @@ def _columns(
     position: np.ndarray,
     step: np.ndarray,
     comparable: np.ndarray,
-    token_a: np.ndarray,
-    token_b: np.ndarray,
+    tokens: tuple[np.ndarray, np.ndarray],
 ) -> dict[str, pa.Array]:
     """The columns that say which token it is."""
     counts = [run.count for run in runs]
+    token_a, token_b = tokens
     names = list(dict.fromkeys(run.pair.a.key[0] for run in runs))
     number = {name: index for index, name in enumerate(names)}
     request = np.repeat(np.array([number[run.pair.a.key[0]] for run in runs], np.int32), counts)
@@ -188,6 +171,34 @@ def _columns(
     }
 
 
+def _distributions(
+    side_a: Side, side_b: Side, following: tuple[np.ndarray, np.ndarray]
+) -> tuple[Differences, dict[str, np.ndarray]]:
+    """The distributions of N rows: their differences, and the columns that the next row of the result gets.
+
+    `following`: int32[N] each: the tokens behind the rows in A and B.
+    """
+    (a, dist_a), (b, dist_b) = side_a, side_b
+    chosen_a, chosen_b = _floats(a, "next_logprob"), _floats(b, "next_logprob")
+    gap = _with_chosen(differences(dist_a, dist_b), following[0] == following[1], chosen_a, chosen_b)
+    known, equal = _hashes_equal(a, b)
+    return gap, {
+        "logits_known": known,
+        "logits_equal": equal,
+        "logprob_a": np.where(np.isnan(chosen_a), dist_a.logprob_of(following[0]), chosen_a),
+        "logprob_b": np.where(np.isnan(chosen_b), dist_b.logprob_of(following[1]), chosen_b),
+        "margin_a": dist_a.margins(),
+        "margin_b": dist_b.margins(),
+        "max_abs_logit_diff": gap.max_abs_logit,
+        "max_rel_logit_diff": gap.max_rel_logit,
+        "max_abs_logprob_diff": gap.max_abs_logprob,
+        "kl": gap.kl,
+        "topk_overlap": gap.overlap,
+        "top1_equal": gap.top1_equal,
+        "topk_known": gap.both,
+    }
+
+
 def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa.Array]:
     """The columns about the distribution that chose each token."""
     exact = ("logits_known", "logits_equal", "topk_known", "top1_equal")
@@ -202,9 +213,9 @@ def _predicted(valid: np.ndarray, before: dict[str, np.ndarray]) -> dict[str, pa
 
 
 def _with_chosen(gap: Differences, same: np.ndarray, a: np.ndarray, b: np.ndarray) -> Differences:
-    """With the log-probabilities of the token that came next, which may not be among the candidates.
+    """With the log-probabilities of the next token, which may not be among the candidates.
 
-    `same`: bool[N]: the same token came next. `a`, `b`: float32[N]; NaN where not told.
+    `same`: bool[N]: the next token is the same. `a`, `b`: float32[N]; NaN where not recorded.
     """
     known = same & ~np.isnan(a) & ~np.isnan(b)
     if not known.any():
@@ -255,8 +266,8 @@ def _hashes_equal(a: pa.Table, b: pa.Table) -> tuple[np.ndarray, np.ndarray]:
         buffer = array.buffers()[1]
         if buffer is None:
             return np.zeros(len(array), np.bool_), np.ones(len(array), np.bool_)
-        words = np.frombuffer(buffer, np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
-        sides.append((valid, words.reshape(-1, 2)))
+        halves_of = np.frombuffer(buffer, np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
+        sides.append((valid, halves_of.reshape(-1, 2)))
     known = sides[0][0] & sides[1][0]
     # Both halves of a hash at once: two booleans side by side, read as one 16-bit number.
     halves = (sides[0][1] == sides[1][1]).reshape(-1).view(np.uint16)

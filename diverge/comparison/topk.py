@@ -17,7 +17,7 @@ _SMALLEST = 1e-12  # a rest bucket below this is rounding in the recorded logpro
 
 @dataclass(frozen=True)
 class Differences:
-    """What lies between two distributions, row by row; NaN where it could not be told."""
+    """What lies between two distributions, row by row; NaN where not known."""
 
     max_abs_logit: np.ndarray  # float32[N]
     max_rel_logit: np.ndarray  # float32[N]
@@ -53,18 +53,18 @@ def differences(a: Candidates, b: Candidates) -> Differences:
         return result
     result.identical[rows] = False
     ids_a, ids_b = a.ids[rows], b.ids[rows]
-    place, shared = _places(ids_a, ids_b)
+    index, shared = _match(ids_a, ids_b)
     count = shared.sum(axis=1)
     result.top1_equal[rows] = ids_a[:, 0] == ids_b[:, 0]
     result.overlap[rows] = count / np.maximum((ids_a != NO_TOKEN).sum(axis=1), 1)
 
-    gap_a, gap_b = a.logits[rows], np.take_along_axis(b.logits[rows], place, axis=1)
+    gap_a, gap_b = a.logits[rows], np.take_along_axis(b.logits[rows], index, axis=1)
     absolute, relative = _gaps(gap_a, gap_b, shared)
     known = logits[rows] & (count > 0)
     result.max_abs_logit[rows] = np.where(known, absolute, np.nan)
     result.max_rel_logit[rows] = np.where(known, relative, np.nan)
 
-    log_a, log_b = a.logprobs[rows], np.take_along_axis(b.logprobs[rows], place, axis=1)
+    log_a, log_b = a.logprobs[rows], np.take_along_axis(b.logprobs[rows], index, axis=1)
     absolute, _ = _gaps(log_a, log_b, shared)
     known = logprobs[rows] & (count > 0)
     result.max_abs_logprob[rows] = np.where(known, absolute, np.nan)
@@ -78,20 +78,20 @@ def _unlike(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return unlike
 
 
-def _places(ids_a: np.ndarray, ids_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _match(ids_a: np.ndarray, ids_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each of A's candidates its index in B's list, and whether it is there: int64[N, K], bool[N, K]."""
     n, k = ids_a.shape
     if ids_a.shape == ids_b.shape:
-        place = np.broadcast_to(np.arange(k), (n, k)).copy()
+        index = np.broadcast_to(np.arange(k), (n, k)).copy()
         shared = ids_a == ids_b
         moved = np.flatnonzero(~shared.all(axis=1))
     else:
-        place, shared = np.zeros((n, k), np.int64), np.zeros((n, k), np.bool_)
+        index, shared = np.zeros((n, k), np.int64), np.zeros((n, k), np.bool_)
         moved = np.arange(n)
     if len(moved):
         equal = ids_a[moved][:, :, None] == ids_b[moved][:, None, :]
-        place[moved], shared[moved] = equal.argmax(axis=2), equal.any(axis=2)
-    return place, shared & (ids_a != NO_TOKEN)
+        index[moved], shared[moved] = equal.argmax(axis=2), equal.any(axis=2)
+    return index, shared & (ids_a != NO_TOKEN)
 
 
 def _gaps(x: np.ndarray, y: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

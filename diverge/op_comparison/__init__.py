@@ -1,1 +1,1 @@
-"""The first difference looked at op by op, and the proof by transplant."""
+"""Two re-runs compared op by op from the first difference on, and its proof by transplant."""

@@ -1,7 +1,4 @@
-"""What is found where two sequences of ops part, as an `OpFinding` tells it.
-
-Where they part is ops.py's work.
-"""
+"""The `OpFinding` of each kind of difference between two sequences of ops. It does not search for them."""
 
 from __future__ import annotations
 
@@ -11,21 +8,20 @@ from typing import Any
 
 from ...schemas.recorded_ops import Op, OpTensor, OpTrace
 from ...schemas.zoom import OpFinding
-from .align import Step, is_view, told
+from .align_ops import Step, is_view, zoom_op
 from .tensors import Equality, Gap, compare, gap
 
-_TOLD_OPS = 24
+_LISTED_OPS = 24
 """Ops of a block that a finding lists on each side."""
-
-_MODEL = "the model itself"
-"""Where ops run that are in no module."""
+_ROOT = "the model itself"
+"""In place of an empty module path."""
 
 Pair = tuple[OpTensor, OpTensor, Equality]
 """An input in A, its counterpart in B, compared."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class ComparedOps:
     """A pair of matched ops, compared."""
 
     a: Op
@@ -39,11 +35,11 @@ class Seen:
         return self.output == "unknown" and bool(self.a.outputs) and bool(self.a.outputs[0].digest)
 
 
-def from_outside(seen: Seen, left: OpTensor, right: OpTensor, a: OpTrace, b: OpTrace) -> OpFinding:
+def outside_finding(ops: ComparedOps, left: OpTensor, right: OpTensor, a: OpTrace, b: OpTrace) -> OpFinding:
     """An input differs that no recorded op made.
 
     Args:
-        seen: The op that takes it.
+        ops: The op that takes it.
         left: The input in A.
         right: The input in B.
         a: The pass in A.
@@ -55,26 +51,42 @@ def from_outside(seen: Seen, left: OpTensor, right: OpTensor, a: OpTrace, b: OpT
         else None
         for tensor, trace in ((left, a), (right, b))
     ]
-    where = "another module of this pass made it"
+    source = "a different module of this pass made it"
     if makers == [None, None]:
-        where = "no op of this pass made it: it came in from outside (a KV cache, positions, a mask)"
-    found = OpFinding(
+        source = "it was made before this pass (a KV cache, positions, a mask)"
+    return OpFinding(
         kind="outside",
-        sentence="",
-        a=[told(seen.a)],
-        b=[told(seen.b)],
+        sentence=f"{_input_differs(ops.a.name, ops.a.module, left.name)}, and {source}",
+        a=[zoom_op(ops.a)],
+        b=[zoom_op(ops.b)],
         tensor=left.name,
         maker_a=makers[0],
         maker_b=makers[1],
         **_distance(gap(left, right, a, b)),
     )
-    return found.model_copy(update={"sentence": f"{differs_already(found)}, and {where}"})
 
 
-def differs_already(found: OpFinding) -> str:
-    """The first half of what `from_outside` says: which input of which op."""
-    op = found.a[0]
-    return f"the input {found.tensor!r} of {op.op} in {op.module or _MODEL} differs already"
+def with_maker(taker: OpFinding, maker: OpFinding) -> OpFinding:
+    """What was found of the op that made a differing input, with the op that takes it.
+
+    Args:
+        taker: The finding `outside` about the op that takes the input.
+        maker: The finding among the ops that made it.
+    """
+    op = taker.a[0]
+    return maker.model_copy(
+        update={
+            "sentence": f"{_input_differs(op.op, op.module, taker.tensor)}: {maker.sentence}",
+            "tensor": maker.tensor or taker.tensor,
+            "matched": taker.matched,
+            "only_a": taker.only_a,
+            "only_b": taker.only_b,
+        }
+    )
+
+
+def _input_differs(op: str, module: str, tensor: str | None) -> str:
+    return f"the input {tensor!r} of {op} in {module or _ROOT} already differs"
 
 
 def _distance(found: Gap | None) -> dict[str, Any]:
@@ -90,18 +102,18 @@ def _distance(found: Gap | None) -> dict[str, Any]:
     }
 
 
-def weight(rest: Sequence[Seen | Step], left: OpTensor, right: OpTensor) -> OpFinding:
-    how = "holds other values in B"
+def weight_finding(rest: Sequence[ComparedOps | Step], left: OpTensor, right: OpTensor) -> OpFinding:
+    how = "has different values in B"
     if left.dtype != right.dtype:
         how = f"is {left.dtype} in A and {right.dtype} in B"
-    users = [item for item in rest if isinstance(item, Seen) and left.parameter in _parameters(item.a)]
+    users = [item for item in rest if isinstance(item, ComparedOps) and left.parameter in _parameters(item.a)]
     user = next((item for item in users if not is_view(item.a.name)), users[0])
     return OpFinding(
         kind="weight",
-        sentence=f"the weight {left.parameter} {how}; {user.a.name} in {_in(user.a)} takes it, and is not at "
-        "fault",
-        a=[told(user.a)],
-        b=[told(user.b)],
+        sentence=f"the weight {left.parameter} {how}; "
+        f"{user.a.name} in {user.a.module or _ROOT} only reads it",
+        a=[zoom_op(user.a)],
+        b=[zoom_op(user.b)],
         tensor=left.parameter,
     )
 
@@ -110,102 +122,100 @@ def _parameters(op: Op) -> list[str]:
     return [tensor.parameter for tensor in op.inputs]
 
 
-def one_op(seen: Seen, a: OpTrace, b: OpTrace) -> OpFinding:
+def op_finding(ops: ComparedOps, a: OpTrace, b: OpTrace) -> OpFinding:
     pair = next(
         (one, other)
-        for one, other in zip(seen.a.outputs, seen.b.outputs, strict=False)
+        for one, other in zip(ops.a.outputs, ops.b.outputs, strict=False)
         if compare(one, other, a, b) == "differs"
     )
-    unknown = [left.name for left, _, state in seen.inputs if state == "unknown"]
-    sentence = f"{seen.a.name} in {_in(seen.a)}: equal inputs, another output"
-    if seen.a.arguments != seen.b.arguments:
+    unknown = [left.name for left, _, state in ops.inputs if state == "unknown"]
+    sentence = f"{ops.a.name} in {ops.a.module or _ROOT}: equal inputs, different output"
+    if ops.a.arguments != ops.b.arguments:
         sentence += (
-            f"; its arguments differ: {seen.a.arguments or 'none'} in A, {seen.b.arguments or 'none'} in B"
+            f"; its arguments differ: {ops.a.arguments or 'none'} in A, {ops.b.arguments or 'none'} in B"
         )
     if unknown:
         sentence += f" (not compared: {', '.join(unknown)})"
     return OpFinding(
-        kind="unknown" if unknown and len(unknown) == len(seen.inputs) else "op",
+        kind="unknown" if unknown and len(unknown) == len(ops.inputs) else "op",
         sentence=sentence,
-        a=[told(seen.a)],
-        b=[told(seen.b)],
+        a=[zoom_op(ops.a)],
+        b=[zoom_op(ops.b)],
         **_distance(gap(*pair, a, b)),
     )
 
 
-def block(first: int, place: int, compared: Sequence[Seen | Step], a: OpTrace, b: OpTrace) -> OpFinding:
-    """Other ops stand on one side than on the other.
+def block_finding(
+    first: int, shows: int, compared: Sequence[ComparedOps | Step], a: OpTrace, b: OpTrace
+) -> OpFinding:
+    """Different ops run on the two sides.
 
     Args:
         first: A step of the block, an op without counterpart. The block begins with the first of those that
-            stand together with it, and goes on to the last such op of the same call of the module, and to the
+            are next to it, and goes on to the last such op of the same call of the module, and to the
             step that shows the difference.
-        place: The step that shows it.
+        shows: The step that shows it.
         compared: All steps.
         a: The pass in A.
         b: The pass in B.
     """
-    home = _call_of(compared[first], a, b)
-    while first and not isinstance(compared[first - 1], Seen) and _call_of(compared[first - 1], a, b) == home:
+    call = _call_of(compared[first], a, b)
+
+    def unmatched(item: ComparedOps | Step) -> bool:
+        return not isinstance(item, ComparedOps) and _call_of(item, a, b) == call
+
+    while first and unmatched(compared[first - 1]):
         first -= 1
-    lone = [
-        index
-        for index, item in enumerate(compared)
-        if index >= first and not isinstance(item, Seen) and _call_of(item, a, b) == home
+    steps = [index for index, item in enumerate(compared) if index >= first and unmatched(item)]
+    taker = compared[shows] if shows > steps[-1] and _call_of(compared[shows], a, b) == call else None
+    if not isinstance(taker, ComparedOps) or is_view(taker.a.name):
+        taker = None
+    inside = [
+        (item.a, item.b) if isinstance(item, ComparedOps) else ops_of(item, a, b)
+        for item in compared[first : (shows if taker else steps[-1]) + 1]
     ]
-    shows = compared[place]
-    taker = None
-    if (
-        isinstance(shows, Seen)
-        and place > lone[-1]
-        and _call_of(shows, a, b) == home
-        and not is_view(shows.a.name)
-    ):
-        taker = shows
-    ops_a: list[Op] = []
-    ops_b: list[Op] = []
-    for item in compared[first : (place if taker else lone[-1]) + 1]:
-        one, other = (item.a, item.b) if isinstance(item, Seen) else ops_of(item, a, b)
-        ops_a += [] if one is None else [one]
-        ops_b += [] if other is None else [other]
-    distance = next(
-        (
-            gap(item.a.outputs[0], item.b.outputs[0], a, b)
-            for item in compared[lone[-1] :]
-            if isinstance(item, Seen) and item.output == "differs"
-        ),
-        None,
-    )
-    if distance is None:  # no op that both run comes behind: what the module's call gave at last
-        ends = [
-            [op for op in trace.ops if (op.module, op.call) == home and op.outputs][-1:] for trace in (a, b)
-        ]
-        if all(ends):
-            distance = gap(ends[0][0].outputs[0], ends[1][0].outputs[0], a, b)
-    where = home[0] or _MODEL
+    ops_a, ops_b = [one for one, _ in inside if one], [other for _, other in inside if other]
+    only = [ops_of(compared[index], a, b) for index in steps]  # type: ignore[arg-type]
     return OpFinding(
         kind="block",
-        sentence=f"other ops in {where}, with equal inputs and another output: "
-        + _replaced(ops_a, ops_b, taker, [ops_of(compared[index], a, b) for index in lone]),  # type: ignore[arg-type]
-        a=[told(op) for op in ops_a[:_TOLD_OPS]],
-        b=[told(op) for op in ops_b[:_TOLD_OPS]],
-        left_out_a=sum(not is_view(op.name) for op in ops_a[_TOLD_OPS:]),
-        left_out_b=sum(not is_view(op.name) for op in ops_b[_TOLD_OPS:]),
-        **_distance(distance),
+        sentence=f"different ops in {call[0] or _ROOT}, with equal inputs and a different output: "
+        + _replaced(ops_a, ops_b, taker, only),
+        a=[zoom_op(op) for op in ops_a[:_LISTED_OPS]],
+        b=[zoom_op(op) for op in ops_b[:_LISTED_OPS]],
+        left_out_a=sum(not is_view(op.name) for op in ops_a[_LISTED_OPS:]),
+        left_out_b=sum(not is_view(op.name) for op in ops_b[_LISTED_OPS:]),
+        **_distance(_gap_after(compared[steps[-1] :], call, a, b)),
     )
+
+
+def _gap_after(
+    rest: Sequence[ComparedOps | Step], call: tuple[str, int], a: OpTrace, b: OpTrace
+) -> Gap | None:
+    """The gap of the first differing output behind a block; else of the last output of the module's call."""
+    for item in rest:
+        if isinstance(item, ComparedOps) and item.output == "differs":
+            found = gap(item.a.outputs[0], item.b.outputs[0], a, b)
+            if found is not None:
+                return found
+            break
+    last = [[op for op in trace.ops if (op.module, op.call) == call and op.outputs][-1:] for trace in (a, b)]
+    return gap(last[0][0].outputs[0], last[1][0].outputs[0], a, b) if all(last) else None
 
 
 def _replaced(
-    ops_a: Sequence[Op], ops_b: Sequence[Op], taker: Seen | None, lone: Sequence[tuple[Op | None, Op | None]]
+    ops_a: Sequence[Op],
+    ops_b: Sequence[Op],
+    taker: ComparedOps | None,
+    only: Sequence[tuple[Op | None, Op | None]],
 ) -> str:
-    """Which ops stand in the place of which, in words."""
-    only_a = [one for one, _ in lone if one is not None]
-    only_b = [other for _, other in lone if other is not None]
+    """Which ops replace which."""
+    only_a = [one for one, _ in only if one is not None]
+    only_b = [other for _, other in only if other is not None]
     if (only_a and only_b) or (taker is None and ops_a and ops_b):
         # Also where an op has a counterpart, which then takes or gives something else.
         return f"{_names(ops_a)} in A, {_names(ops_b)} in B"
-    side, only = ("A", only_a) if only_a else ("B", only_b)
-    return f"only {side} runs {_names(only)}" + (f" before {taker.a.name}" if taker else "")
+    side, ops = ("A", only_a) if only_a else ("B", only_b)
+    return f"only {side} runs {_names(ops)}" + (f" before {taker.a.name}" if taker else "")
 
 
 def ops_of(step: Step, a: OpTrace, b: OpTrace) -> tuple[Op | None, Op | None]:
@@ -213,8 +223,8 @@ def ops_of(step: Step, a: OpTrace, b: OpTrace) -> tuple[Op | None, Op | None]:
     return None if i is None else a.ops[i], None if j is None else b.ops[j]
 
 
-def _call_of(item: Seen | Step, a: OpTrace, b: OpTrace) -> tuple[str, int]:
-    one, other = (item.a, item.b) if isinstance(item, Seen) else ops_of(item, a, b)
+def _call_of(item: ComparedOps | Step, a: OpTrace, b: OpTrace) -> tuple[str, int]:
+    one, other = (item.a, item.b) if isinstance(item, ComparedOps) else ops_of(item, a, b)
     op = one or other
     assert op is not None
     return op.module, op.call
@@ -225,7 +235,3 @@ def _names(ops: Sequence[Op]) -> str:
     computing = [op.name for op in ops if not is_view(op.name)] or [op.name for op in ops]
     names = list(dict.fromkeys(computing))
     return " → ".join(names[:6]) + (f" … ({len(names) - 6} more)" if len(names) > 6 else "")
-
-
-def _in(op: Op) -> str:
-    return op.module or _MODEL

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from ...schemas.trace import Site
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import SideRun
-from ..causes.first_difference import LOGITS_SITE
+from ..comparison.tally import LOGITS_SITE
 from ..reading.load import SiteKey, site_key
 
 HEAD = r"^(?!layers\.)"
-"""Modules that are looked at where all sites agree and only logits differ: those outside layers."""
+"""Modules whose ops are compared where all sites agree and only logits differ: those outside layers."""
 
 
 @dataclass(frozen=True)
-class Spot:
-    """One place of a sequence.
+class Location:
+    """One row of a sequence, or its logits.
 
     Attributes:
         position: The position.
@@ -37,22 +37,22 @@ class Spot:
 
     @property
     def scope(self) -> str:
-        """Pattern for the modules whose ops are looked at."""
+        """Pattern for the modules whose ops are compared."""
         return HEAD if self.site is None else rf"^{re.escape(self.site[0])}(\.|$)"
 
 
-def spot_of(first: FirstSite) -> Spot:
-    """The place that a verdict names."""
+def location_of(first: FirstSite) -> Location:
+    """The location that a verdict names."""
     key = first.site, first.occurrence, first.part
-    return Spot(first.position, None if key == (LOGITS_SITE, 0, "") else key)
+    return Location(first.position, None if key == (LOGITS_SITE, 0, "") else key)
 
 
 def label_of(key: SiteKey) -> str:
-    """A site for people."""
+    """The label of a site."""
     return Site(name=key[0], occurrence=key[1], part=key[2]).label()
 
 
-def first_difference(a: SideRun, b: SideRun) -> Spot | None:
+def first_difference(a: SideRun, b: SideRun) -> Location | None:
     """The first differing row of two runs in causal order, or where logits differ behind equal rows.
 
     Sites that one side lacks are passed over, and so are those that have another dtype there.
@@ -61,47 +61,49 @@ def first_difference(a: SideRun, b: SideRun) -> Spot | None:
     for position, (row_a, row_b) in enumerate(zip(a.row_hashes, b.row_hashes, strict=False)):
         for in_a, in_b, key in common:
             if row_a[in_a] and row_b[in_b] and row_a[in_a] != row_b[in_b]:
-                return Spot(position, key)
+                return Location(position, key)
         logits = a.logits_hashes[position], b.logits_hashes[position]
         if None not in logits and logits[0] != logits[1]:
-            return Spot(position, None)
+            return Location(position, None)
     return None
 
 
-def differ_at(a: SideRun, b: SideRun, spot: Spot) -> bool:
+def differ_at(a: SideRun, b: SideRun, location: Location) -> bool:
     """Whether both runs computed this row, or these logits, and they are not equal."""
-    if spot.position >= min(len(a.row_hashes), len(b.row_hashes)):
+    if location.position >= min(len(a.row_hashes), len(b.row_hashes)):
         return False
-    if spot.site is None:
-        logits = a.logits_hashes[spot.position], b.logits_hashes[spot.position]
+    if location.site is None:
+        logits = a.logits_hashes[location.position], b.logits_hashes[location.position]
         return None not in logits and logits[0] != logits[1]
     for in_a, in_b, key in common_sites(a, b):
-        if key == spot.site:
-            rows = a.row_hashes[spot.position][in_a], b.row_hashes[spot.position][in_b]
+        if key == location.site:
+            rows = a.row_hashes[location.position][in_a], b.row_hashes[location.position][in_b]
             return all(rows) and rows[0] != rows[1]
     return False
 
 
 def common_sites(a: SideRun, b: SideRun) -> list[tuple[int, int, SiteKey]]:
     """Sites that both observe in the same dtype: their indices in A and in B."""
-    place = {site_key(site): index for index, site in enumerate(b.sites)}
+    in_b = {site_key(site): index for index, site in enumerate(b.sites)}
     return [
-        (index, place[site_key(site)], site_key(site))
+        (index, in_b[site_key(site)], site_key(site))
         for index, site in enumerate(a.sites)
-        if site_key(site) in place and b.sites[place[site_key(site)]].dtype == site.dtype
+        if site_key(site) in in_b and b.sites[in_b[site_key(site)]].dtype == site.dtype
     ]
 
 
-def origin_of(spot: Spot, patched: SideRun) -> Spot:
-    """The place itself where a row of A had to be put in; else the first place where one had to be.
+def origin_of(location: Location, patched: SideRun) -> Location:
+    """The location itself where a row of A had to be put in; else the first at which one had to be.
 
     A row that differs in B and no longer differs once the rows before it are A's has no fault of its own. It
     may stand at an earlier position than the one that moved it: a mask does not hold NaN back, and experts
     compute the tokens of a pass together.
 
     Args:
-        spot: What was looked at.
+        location: The first difference of the re-runs.
         patched: B's run with A's rows.
     """
-    places = [Spot(position, site_key(patched.sites[index])) for position, index in sorted(patched.patched)]
-    return spot if spot.site is None or spot in places or not places else places[0]
+    origins = [
+        Location(position, site_key(patched.sites[index])) for position, index in sorted(patched.patched)
+    ]
+    return location if location.site is None or location in origins or not origins else origins[0]

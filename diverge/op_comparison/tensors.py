@@ -44,7 +44,7 @@ class _Cut:
 
 
 def compare(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Equality:
-    """Whether a tensor of A equals its counterpart in B, for the sequence and the positions looked at.
+    """Whether a tensor of A equals its counterpart in B, for the compared sequence and positions.
 
     Args:
         a: The tensor in A.
@@ -68,7 +68,7 @@ def compare(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Equality:
 
 
 def gap(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Gap | None:
-    """How far apart two tensors are; None where that was not kept or cannot be told."""
+    """How far apart two tensors are; None where that was not kept or is not known."""
     cut = _cut(a, b, in_a, in_b)
     if cut is None or a.dtype != b.dtype:
         return None
@@ -83,7 +83,7 @@ def gap(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> Gap | None:
 def _cut(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> _Cut | None:
     """The elements of both that belong to the sequence and to positions that both passes know.
 
-    None where that cannot be told.
+    None where that is not known.
     """
     left, right = _share(a, in_a), _share(b, in_b)
     if left is None or right is None:
@@ -91,7 +91,7 @@ def _cut(a: OpTensor, b: OpTensor, in_a: OpTrace, in_b: OpTrace) -> _Cut | None:
     axes = max(left.ndim, right.ndim)
     left, right = (one.reshape((1,) * (axes - one.ndim) + one.shape) for one in (left, right))
     scores = _are_scores(left.shape[:-1], in_a) and _are_scores(right.shape[:-1], in_b)
-    common = min(len(in_a.fed), len(in_b.fed))  # both end at the position that is looked at
+    common = min(len(in_a.fed), len(in_b.fed))  # both end at the compared position
     positions: tuple[int, int] | None = None
     for axis in range(axes - 1):
         if axis == axes - 2 and axes > 2 and not scores:

@@ -1,4 +1,4 @@
-"""What B's run with A's rows in it proves."""
+"""What activation patching (transplant) proves: B's run with A's rows in it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ...schemas.zoom import SideRun, Transplant, TransplantedSite
 from ..reading.load import site_key
 
 LOGITS = "logits"
-"""What the head gives, in place of a site's label."""
+"""The output of the head, instead of a site's label."""
 
 
 def transplanted(a: SideRun, patched: SideRun) -> Transplant:
-    """What B's run with A's rows says: which sites needed them, and whether B then follows A.
+    """Which sites needed A's rows, and whether B then follows A.
 
     Args:
         a: A's run, with the rows that it kept.
@@ -38,7 +38,7 @@ def transplanted(a: SideRun, patched: SideRun) -> Transplant:
     left = _left_differing(a, patched, first, stop)
     why = None
     if left is not None:
-        why = f"{left[1]} at position {left[0]} differs still, and A's row does not fit there"
+        why = f"{left[1]} at position {left[0]} still differs, and A's row does not fit there"
     elif by_head:  # behind rows that are all A's
         origins.append(
             TransplantedSite(site=LOGITS, positions=len(by_head), first=by_head[0], last=by_head[-1])
@@ -59,10 +59,10 @@ def transplanted(a: SideRun, patched: SideRun) -> Transplant:
 
 def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> tuple[int, str] | None:
     """The first row that still differs though A's rows were put in."""
-    place = {site_key(site): index for index, site in enumerate(patched.sites)}
+    index_of = {site_key(site): index for index, site in enumerate(patched.sites)}
     for position in range(first, stop):
         for index, site in enumerate(a.sites):
-            other = place.get(site_key(site))
+            other = index_of.get(site_key(site))
             if other is None or (position, other) in patched.patched:
                 continue
             digests = a.row_hashes[position][index], patched.row_hashes[position][other]

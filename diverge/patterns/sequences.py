@@ -6,7 +6,6 @@ Rows are gathered batch by batch beside the tally; memory is one drift a positio
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +17,18 @@ import pyarrow as pa
 
 from ...schemas.sequences import DriftJump, Patterns
 from ...schemas.trace import Site, TraceHeader
-from ..comparison.agreement import wilson
 from ..comparison.align import plan as plan_runs
+from ..comparison.site_plan import layer_number
 from ..comparison.sites import SiteComparer, SiteRows
-from ..comparison.tally import LOGITS, PairState, Tally
+from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.tokens import TokenRows
 from ..reading.load import Trace
 from ..result.tables import arrow_schema
-from .stats import half_life, jump_of, leaves_range, survival
+from ..statistics.intervals import wilson
+from ..statistics.jumps import jump_of, leaves_range
+from ..statistics.survival import half_life, survival
 
-_LOOKED_BACK = 64
+_EARLIER_POSITIONS = 64
 """Positions before a jump that its sites are compared with."""
 _AT_DIVERGENCE = ("margin_a", "margin_b", "max_abs_logit_diff")
 _SHAPES = ("batch_size_a", "batch_size_b")
@@ -54,17 +55,17 @@ class SequenceFacts:
         self._series: list[_Drifts] = []
 
     def add(self, tokens: TokenRows, sites: SiteRows) -> None:
-        """Take over one batch."""
+        """Add one batch."""
         at = 0
         for run in tokens.runs:
             pair, last = run.pair, at + run.count - 1
             if tokens.step[last] >= 0:
                 self._prompt[pair.index] = int(tokens.position[last]) - int(tokens.step[last])
-            parted = pair.divergence
-            if parted is not None and run.position <= parted < run.position + run.count:
-                self._keep(_AT_DIVERGENCE, tokens, pair.index, at + parted - run.position)
+            divergence = pair.divergence
+            if divergence is not None and run.position <= divergence < run.position + run.count:
+                self._keep(_AT_DIVERGENCE, tokens, pair.index, at + divergence - run.position)
             # The row before a token chose it: the last token itself is never fed to a model.
-            deciding = (pair.length - 1 if parted is None else parted) - 1
+            deciding = (pair.length - 1 if divergence is None else divergence) - 1
             if run.position <= deciding < run.position + run.count:
                 self._keep(_SHAPES, tokens, pair.index, at + deciding - run.position)
             at += run.count
@@ -87,8 +88,8 @@ class SequenceFacts:
         """The rows of `sequences.parquet`.
 
         Args:
-            headers: Of A and B, for what the envelopes say of the replicas.
-            causes: Ids of the causes of each diverging sequence that was looked at.
+            headers: Of A and B, for the replicas that the envelopes name.
+            causes: Ids of the causes of each diverging sequence that was diagnosed.
         """
         replicas = [_replicas(header) for header in headers]
         rows = [self._row(state, replicas, causes) for state in self._tally.pairs]
@@ -100,8 +101,10 @@ class SequenceFacts:
         pair = state.pair
         prompt = int(self._prompt[pair.index])
         generated = pair.length if prompt < 0 else prompt
-        site = None if state.first_position is None else state.first_site
-        name = None if site is None else "lm_head" if site == LOGITS else self._tally.plan.sites[site].label()
+        name = None
+        if state.first_position is not None:
+            site = state.first_site
+            name = LOGITS_SITE if site == LOGITS else self._tally.plan.sites[site].label()
         found = causes.get(pair.index)
         return {
             "pair": pair.index,
@@ -153,7 +156,7 @@ class SequenceFacts:
             watched_site=watched if joined is not None else "",
             growth=None if joined is None else _growth(joined),
             jumps=len(jumps),
-            jump=None if joined is None or not jumps else self._place(max(jumps), joined, a, b, watched),
+            jump=None if joined is None or not jumps else self._drift_jump(max(jumps), joined, a, b, watched),
         )
 
     def _joined(self) -> _Drifts | None:
@@ -177,7 +180,9 @@ class SequenceFacts:
                 found.append((leap[0], start + leap[1]))
         return found
 
-    def _place(self, leap: tuple[float, int], drifts: _Drifts, a: Trace, b: Trace, watched: str) -> DriftJump:
+    def _drift_jump(
+        self, leap: tuple[float, int], drifts: _Drifts, a: Trace, b: Trace, watched: str
+    ) -> DriftJump:
         """Name the jump's position and the first site that jumps there."""
         at = leap[1]
         state, position = self._tally.pairs[int(drifts.pair[at])], int(drifts.position[at])
@@ -195,32 +200,26 @@ class SequenceFacts:
         )
 
     def _first_jumping(self, state: PairState, position: int, a: Trace, b: Trace) -> str | None:
-        """The first site whose drift leaves its range at a position: the rows are compared again."""
+        """The first site whose drift leaves its range at a position: the rows are compared once more."""
         plan = self._tally.plan
         comparer = SiteComparer(a, b, plan)
-        values = np.zeros((_LOOKED_BACK + 1, len(plan.sites)), np.float32)
-        begin = max(0, position - _LOOKED_BACK)
+        values = np.zeros((_EARLIER_POSITIONS + 1, len(plan.sites)), np.float32)
+        begin = max(0, position - _EARLIER_POSITIONS)
         try:
             for batch in plan_runs([state.pair], a, b, 1 << 14):
                 if batch[-1].position + batch[-1].count <= begin or batch[0].position > position:
                     continue
-                place = np.concatenate(
+                positions = np.concatenate(
                     [np.arange(run.position, run.position + run.comparable) for run in batch]
                 )
                 found = comparer.compare(batch)
-                here = place[found.row]
+                here = positions[found.row]
                 near = (here >= begin) & (here <= position)
                 values[here[near] - begin, found.site[near]] = found.rel_drift[near]
         finally:
             comparer.close()
         moved = leaves_range(values[: position - begin], values[position - begin])
         return plan.sites[int(moved.argmax())].label() if moved.any() else None
-
-
-def layer_number(label: str) -> int | None:
-    """The layer in a site's label: 4 of `layers.4.self_attn:attn`."""
-    found = re.search(r"(?:^|\.)(\d+)(?:[.#:]|$)", label)
-    return int(found[1]) if found else None
 
 
 def watched_site(sites: Sequence[Site]) -> int | None:
@@ -245,7 +244,7 @@ def _growth(drifts: _Drifts) -> float | None:
 
 
 _LEAST_ROWS = 4
-"""Rows of a quarter without which it has no median worth telling."""
+"""Rows of a quarter without which it has no median worth reporting."""
 
 
 def _thinned(curve: list[Any]) -> list[Any]:
@@ -256,7 +255,7 @@ def _thinned(curve: list[Any]) -> list[Any]:
 
 
 def _replicas(header: TraceHeader) -> dict[str, str]:
-    """What the envelopes say of the replica that answered, by request."""
+    """The replica that answered, as the envelopes name it, by request."""
     found: dict[str, str] = {}
     for request in header.requests:
         context = (request.envelope or {}).get("context")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ...schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
-from ..op_comparison.align import is_view
+from ..op_comparison.align_ops import is_view
 from .format import number, plural
 
 _SHOWN_SITES = 4

@@ -83,13 +83,13 @@ class Candidates:
         if not self.ids.size:
             return np.full(len(tokens), np.nan, np.float32)
         known = self.has_ids & (tokens != NO_TOKEN)
-        first = known & (self.ids[:, 0] == tokens)  # mostly: the likeliest candidate came next
+        first = known & (self.ids[:, 0] == tokens)  # mostly: the likeliest candidate is next
         found = np.where(first, self.logprobs[:, 0], np.float32(np.nan))
         rows = np.flatnonzero(known & ~first)
         if len(rows):
             hit = self.ids[rows] == tokens[rows, None]
-            place = hit.argmax(axis=1)
-            found[rows] = np.where(hit.any(axis=1), self.logprobs[rows, place], np.float32(np.nan))
+            rank = hit.argmax(axis=1)
+            found[rows] = np.where(hit.any(axis=1), self.logprobs[rows, rank], np.float32(np.nan))
         return found
 
 

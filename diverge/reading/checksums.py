@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...schemas.trace import SITE_COLUMNS
-from .columns import damaged
-from .load import Group, Part, Trace
+from .load import Group, Part, Trace, damaged
 from .pages import check_chunk
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _check(descriptor: int, part: Part, chunk: pq.ColumnChunkMetaData) -> None:
     try:
         check_chunk(descriptor, chunk)
     except ValueError as error:
-        raise damaged(part, error) from None
+        raise damaged(part.path, error) from None
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.errors import BadInput
 from ...schemas.trace import arrow_schema
-from ..reading.candidates import Candidates, Lists
-from .load import DAMAGE, Group, Part, Trace, open_parquet
+from .candidates import Candidates, Lists
+from .load import DAMAGE, Group, Trace, damaged, open_parquet
 from .pages import PlainLists, plain_lists
 
 _CACHE_BYTES = 4 << 20
@@ -59,7 +58,7 @@ class RowReader:
         self.columns = columns
         wanted = _small_columns()
         self._schema = pa.schema([wanted.field(name) for name in columns])
-        # Shared by all readers of these columns: a diagnosis looks at single rows, again and again.
+        # Shared by all readers of these columns: a diagnosis reads single rows many times.
         self._kept: _Kept[pa.Table] = trace.kept.setdefault(tuple(columns), _Kept(lambda table: table.nbytes))
         self._handles = local()  # a Parquet file object is not made for several threads
 
@@ -104,7 +103,7 @@ class RowReader:
                 raise ValueError("rows are missing")
             return table
         except DAMAGE as error:
-            raise damaged(part, error) from None
+            raise damaged(part.path, error) from None
 
 
 @cache
@@ -187,7 +186,7 @@ class CandidateReader:
         try:
             return plain_lists(self._files[id(group.part)], chunk)
         except ValueError as error:
-            raise damaged(group.part, error) from None
+            raise damaged(group.part.path, error) from None
 
 
 def _lists(column: pa.ChunkedArray) -> Lists:
@@ -208,8 +207,3 @@ def split(trace: Trace, extents: list[Extent]) -> Iterator[tuple[int | None, int
             take = min(stop, group.first_row + group.rows) - row
             yield number, row - group.first_row, take
             row += take
-
-
-def damaged(part: Part, error: Exception) -> BadInput:
-    """The error for a file whose footer is whole and whose data are not."""
-    return BadInput(f"{part.path} is damaged: {str(error).splitlines()[0]}", "copy it again, or replay again")

@@ -73,13 +73,13 @@ class Trace:
     header: TraceHeader
     files: list[Part]
     groups: list[Group]
-    """Empty where the engine told text only: then the header's results are all there is."""
+    """Empty where the engine returned text only: then the header's results are all there is."""
     header_sha256: str = ""
     """Over the header's JSON as it is stored."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, in sentences."""
     unfinished: bool = False
-    """It holds what an interrupted run had flushed, so its sequences may end before their time."""
+    """It holds what an interrupted run had flushed, so its sequences may end early."""
     kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
     """Decoded row groups by their columns: what readers of the same columns share."""
 
@@ -115,7 +115,7 @@ def open_trace(path: Path) -> Trace:
         if left.is_dir():
             raise BadInput(
                 f"{path} was never finished: the run that wrote it died or still runs",
-                f"read what it flushed: give {left} in its place",
+                f"read what it flushed: give {left} instead",
             )
         raise BadInput(
             f"{path} does not exist", "check the path, or make a trace: rip replay ENVELOPE.json -o T.parquet"
@@ -130,7 +130,7 @@ def _open_parts(folder: Path) -> Trace:
     about = folder / HEADER_FILE
     if not about.is_file():
         raise BadInput(
-            f"{folder} is a folder without {HEADER_FILE}, so not the parts of a trace",
+            f"{folder} has no {HEADER_FILE}, so it is not the parts of a trace",
             "give a trace file, or the folder T.parquet.parts that an interrupted rip replay left",
         )
     try:
@@ -144,7 +144,7 @@ def _open_parts(folder: Path) -> Trace:
         try:
             file = open_parquet(path)
         except BadInput as error:
-            notes.append(f"{error.message}; it was left out")
+            notes.append(f"{error.message}; it was ignored")
             continue
         own = _header(_header_text(file, path), path)
         parts.append(_part(path, file, header, own))
@@ -163,7 +163,7 @@ def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], n
                 groups.append(Group(part, index, first_row, rows))
                 first_row += rows
     if not groups and not (parts and header.results):
-        raise BadInput(f"{path} holds no rows", "replay again: nothing was recorded")
+        raise BadInput(f"{path} has no rows", "repeat the replay: nothing was recorded")
     return Trace(path, header, parts, groups, hashlib.sha256(text).hexdigest(), notes)
 
 
@@ -184,11 +184,16 @@ def _unreadable(path: Path, error: Exception) -> BadInput:
         return BadInput(f"{path}: cannot be read: {denied.strerror}", "check its permissions")
     if magic == b"PAR1":
         left = path.with_name(path.name + PARTS_SUFFIX)
-        instead = f"give {left} in its place" if left.is_dir() else "copy it again, or replay again"
+        instead = f"give {left} instead" if left.is_dir() else "copy it again, or repeat the replay"
         return BadInput(f"{path} is truncated or damaged: its Parquet footer cannot be read", instead)
     if not magic:
-        return BadInput(f"{path} is empty", "replay again, or copy the file again")
+        return BadInput(f"{path} is empty", "repeat the replay, or copy the file again")
     return BadInput(f"{path} is not a Parquet file", "give a trace that rip replay wrote")
+
+
+def damaged(path: Path, error: Exception) -> BadInput:
+    """The error for a file whose footer is whole and whose data are not."""
+    return BadInput(f"{path} is damaged: {str(error).splitlines()[0]}", "copy it again, or repeat the replay")
 
 
 def _header_text(file: pq.ParquetFile, path: Path) -> bytes:
@@ -205,12 +210,14 @@ def _header(text: bytes, path: Path) -> TraceHeader:
     try:
         raw = parse_json_object(text, str(path))
     except BadInput as error:
-        raise BadInput(f"{error.message}: its header is damaged", "copy it again, or replay again") from None
+        raise BadInput(
+            f"{error.message}: its header is damaged", "copy it again, or repeat the replay"
+        ) from None
     return TraceHeader.from_object(raw, str(path))
 
 
 def _kind(kind: pa.DataType) -> str:
-    """What a column holds, in words that are the same for all widths and encodings of it."""
+    """What a column holds, named alike for all widths and encodings of it."""
     if pa.types.is_dictionary(kind):
         return _kind(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -227,7 +234,7 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeader) -> Part:
-    schema = file.schema_arrow  # made anew by every look at it
+    schema = file.schema_arrow  # made anew at every access
     names = set(schema.names)
     optional = {"tensors"} if names & SITE_COLUMNS else {"tensors", *SITE_COLUMNS}
     missing = [column.name for column in COLUMNS if column.name not in names | optional | LATER_COLUMNS]
@@ -257,6 +264,6 @@ def _part(path: Path, file: pq.ParquetFile, header: TraceHeader, own: TraceHeade
             f"{stored.list_size}",
             "give a trace that rip replay wrote",
         )
-    place = {site_key(site): index for index, site in enumerate(own.sites)}
-    columns_of = np.array([place.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
+    index_of = {site_key(site): index for index, site in enumerate(own.sites)}
+    columns_of = np.array([index_of.get(site_key(site), -1) for site in header.sites], dtype=np.int64)
     return Part(path, file, columns_of, len(own.sites), leaves)

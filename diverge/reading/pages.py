@@ -41,7 +41,7 @@ class PlainPage:
 
 @dataclass(frozen=True)
 class PlainLists:
-    """The values of one column chunk of lists, one behind the other, and how they are told apart."""
+    """The values of one column chunk of lists, one behind the other, and where each list ends."""
 
     levels: bytes
     """Encoded, not decoded: two columns with equal ones have equally long lists in every row."""
@@ -56,7 +56,7 @@ def plain_page(
     item_bytes: int,
     levels: tuple[int, int],
 ) -> PlainPage | None:
-    """Find the values of a column of fixed-size lists in its chunk, or None where its layout is another.
+    """Find the values of a column of fixed-size lists in its chunk, or None where its layout is different.
 
     Args:
         descriptor: The open file.
@@ -83,7 +83,7 @@ def plain_page(
 
 
 def plain_lists(descriptor: int, chunk: pq.ColumnChunkMetaData) -> PlainLists | None:
-    """Read a chunk of a column of lists, or None where its layout is another than a single PLAIN page.
+    """Read a chunk of a column of lists, or None where its layout is not a single PLAIN page.
 
     Raises:
         ValueError: The page is not what was written.
@@ -152,7 +152,7 @@ def _absent(encoded: bytes, highest: int, values: int, rows: int, width: int) ->
     at = 0
     for level, count in level_runs(encoded, highest.bit_length(), values):
         if isinstance(level, np.ndarray):
-            # Level 0 is a null list and takes one entry in place of `width`.
+            # Level 0 is a null list and takes one entry instead of `width`.
             items = np.repeat(level, np.where(level == 0, width, 1))
             found.append(np.flatnonzero(items != highest) + at)
             at += len(items)

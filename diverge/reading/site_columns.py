@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from ...schemas.errors import BadInput
 from ...schemas.trace import HASH_BYTES, SKETCH_SIZE
 from .checksums import check_column
-from .columns import damaged
-from .load import DAMAGE, Group, Part, Trace, open_parquet
+from .load import DAMAGE, Group, Part, Trace, damaged, open_parquet
 from .pages import PlainPage, plain_page
 
 _WINDOW_ROWS = 1024
@@ -108,7 +107,7 @@ class _File:
         return known[name][:size]
 
     def group(self, group: Group) -> DirectGroup | None:
-        """The row group in place, or None where one of its columns has another layout."""
+        """The row group in place, or None where one of its columns has a different layout."""
         if not self.fixed:
             return None
         pages: dict[str, PlainPage] = {}
@@ -151,12 +150,12 @@ class DirectGroup:
         # Rows that hold equally many hashes lie together: whole ones are read where they belong.
         edges = [0, *(np.flatnonzero(counts[1:] != counts[:-1]) + 1).tolist(), len(into)]
         for start, end in pairwise(edges):
-            count, place = int(counts[start]), offset + int(before[start]) * HASH_BYTES
+            count, begin = int(counts[start]), offset + int(before[start]) * HASH_BYTES
             if count == width:
-                self._fill(into[start:end], place)
+                self._fill(into[start:end], begin)
                 continue
             values = np.empty((end - start, count, 2), np.uint64)
-            self._fill(values, place)
+            self._fill(values, begin)
             into[start:end] = 0
             into[start:end][present[start:end]] = values.reshape(-1, 2)
         return present
@@ -179,7 +178,7 @@ class DirectGroup:
             raise self._truncated()
 
     def _truncated(self) -> BadInput:
-        return BadInput(f"{self._file.part.path} is truncated", "copy it again, or replay again")
+        return BadInput(f"{self._file.part.path} is truncated", "copy it again, or repeat the replay")
 
     def take(self, column: str, rows: np.ndarray, sites: np.ndarray) -> np.ndarray:
         """As `SiteGroup.take`."""
@@ -187,7 +186,7 @@ class DirectGroup:
         steps = wanted[1:] - wanted[:-1]
         if not (steps < 0).any():
             found = self._read(column, wanted, steps)
-        else:  # the file has its sites in another order
+        else:  # the file has its sites in a different order
             order = wanted.argsort()
             wanted = wanted[order]
             found = np.empty((len(wanted), _ITEM_BYTES[column] // 4), np.float32)
@@ -204,13 +203,13 @@ class DirectGroup:
         n, size, offset = len(wanted), _ITEM_BYTES[column], self._pages[column].offset
         edges = np.concatenate([[0], np.flatnonzero(steps > GAP) + 1, [n]])  # of the runs
         starts, lengths = wanted[edges[:-1]], wanted[edges[1:] - 1] + 1 - wanted[edges[:-1]]
-        place = np.cumsum(lengths) - lengths  # of each run among what is read
+        position = np.cumsum(lengths) - lengths  # of each run among what is read
         values = self._file.scratch(column, int(lengths.sum()) * size // 4).reshape(-1, size // 4)
-        for start, length, at in zip(starts.tolist(), lengths.tolist(), place.tolist(), strict=True):
+        for start, length, at in zip(starts.tolist(), lengths.tolist(), position.tolist(), strict=True):
             self._fill(values[at : at + length], offset + start * size)
         if len(values) == n:
             return values
-        found: np.ndarray = values.take(wanted + np.repeat(place - starts, edges[1:] - edges[:-1]), axis=0)
+        found: np.ndarray = values.take(wanted + np.repeat(position - starts, edges[1:] - edges[:-1]), axis=0)
         return found
 
 
@@ -231,7 +230,7 @@ class DecodedGroup:
             flat = array.flatten().cast(pa.binary(HASH_BYTES))
             full = lengths == into.shape[1]
             if not np.all(full | (lengths == 0)):
-                raise BadInput(f"{self._group.part.path}: site lists of several lengths", "replay again")
+                raise BadInput(f"{self._group.part.path}: site lists of several lengths", "repeat the replay")
             valid = flat.is_valid().to_numpy(zero_copy_only=False).reshape(-1, into.shape[1])
             raw = np.frombuffer(flat.buffers()[1], np.uint64)[2 * flat.offset : 2 * (flat.offset + len(flat))]
             values = np.zeros((len(array), into.shape[1], 2), np.uint64)
@@ -254,7 +253,7 @@ class DecodedGroup:
         shape = (count, self._group.part.width, *([SKETCH_SIZE] if column == "site_sketch" else []))
         values = np.concatenate(pieces).astype(np.float32, copy=False)
         if values.size != np.prod(shape):
-            raise BadInput(f"{self._group.part.path}: {column} lists of several lengths", "replay again")
+            raise BadInput(f"{self._group.part.path}: {column} lists of several lengths", "repeat the replay")
         found: np.ndarray = values.reshape(shape)[rows - first, sites]
         return found
 
@@ -270,7 +269,7 @@ class DecodedGroup:
 
 
 class _Window:
-    """A forward cursor over one column of one row group that keeps the rows last asked for."""
+    """A forward cursor over one column of one row group that keeps the rows that were read last."""
 
     def __init__(self, group: Group, column: str) -> None:
         self._part = group.part
@@ -295,9 +294,9 @@ class _Window:
                     self._kept.append((self._next, array))
                 self._next += len(array)
         except DAMAGE as error:
-            raise damaged(self._part, error) from None
+            raise damaged(self._part.path, error) from None
         except StopIteration:
-            raise damaged(self._part, ValueError("rows are missing")) from None
+            raise damaged(self._part.path, ValueError("rows are missing")) from None
         found: list[tuple[int, pa.Array]] = []
         for start, array in self._kept:
             low, high = max(first, start), min(first + count, start + len(array))

@@ -1,4 +1,4 @@
-"""Can this trace serve as the reference of two others? Its dtype, its model, what the dtypes let expect."""
+"""Can a trace be the reference of two others? Its dtype, its model, the ratio that the dtypes imply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...schemas.findings.statement import SIDES
 from ...schemas.reference import NotJudged
 from ...schemas.trace import TraceHeader
 from ..reading.load import Trace
-from .rows import Distances
+from .distances import Distances
 
 EPSILON = {
     "float64": 2.0**-52,
@@ -25,14 +25,14 @@ EPSILON = {
 def main_dtypes(
     found: Distances, headers: tuple[TraceHeader, TraceHeader, TraceHeader]
 ) -> tuple[str, str, str]:
-    """The dtype of most rows of A, B and the reference; without sites, what the lanes say."""
+    """The dtype of most rows of A, B and the reference; without sites, as the lanes state."""
     rows = [names for names in found.dtypes if all(names)]
     if rows:
         a, b, r = (Counter(side).most_common(1)[0][0] for side in zip(*rows, strict=True))
         return a, b, r
-    said = [header.lane.settings.get("dtype") for header in headers]
+    stated = [header.lane.settings.get("dtype") for header in headers]
     a, b, r = (
-        "" if one is None else str(one.resolved if one.observed is None else one.observed) for one in said
+        "" if one is None else str(one.resolved if one.observed is None else one.observed) for one in stated
     )
     return a, b, r
 
@@ -51,8 +51,8 @@ def too_coarse(dtypes: tuple[str, str, str]) -> NotJudged | None:
     return NotJudged(kind="too coarse", coarser_than=coarse, dtype=dtypes[2], enough=enough)
 
 
-def of_another_model(a: Trace, b: Trace, reference: Trace) -> NotJudged | None:
-    """Both sides would be equally far from it, and that would look like rounding."""
+def of_different_model(a: Trace, b: Trace, reference: Trace) -> NotJudged | None:
+    """Why not, where its model differs: equal distances of both sides would pass for rounding."""
     known: list[object] = []
     for header in (a.header, b.header, reference.header):
         fact = None if header.fingerprint is None else header.fingerprint.get("model", "sha256")

@@ -3,8 +3,8 @@
     tokens.parquet       a row per compared position
     sites.parquet        a row per differing (position, site); equal rows are only counted
     site_totals.parquet  a row per site both traces have
-    topk.parquet         candidates around each sequence's first divergence (where none diverges: around the
-                         first position whose distributions differ)
+    topk.parquet         candidates at each sequence's first divergence and before it (where none diverges:
+                         at the first position whose distributions differ)
     changes.parquet      fingerprint drift
     sequences.parquet    a row per compared sequence
     reference_sites.parquet, reference_steps.parquet
@@ -26,12 +26,27 @@ SUMMARY_FILE = "summary.json"
 
 @dataclass(frozen=True)
 class Column:
-    """One result column: Arrow type in words (`?`: nullable), and what it means."""
+    """One column: the name of its Arrow type (`?`: nullable), and what it means."""
 
     name: str
     type: str
     meaning: str
 
+    def field(self) -> pa.Field:
+        """The column in an Arrow schema."""
+        return pa.field(self.name, _ARROW_TYPES[self.type.rstrip("?")], nullable=self.type.endswith("?"))
+
+
+_ARROW_TYPES = {
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
 
 TABLES: dict[str, tuple[Column, ...]] = {
     "tokens": (
@@ -149,7 +164,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("prompt_tokens", "int32", "tokens before the first generated one"),
         Column("positions", "int32", "positions whose tokens, and all before them, are equal"),
         Column("steps", "int32", "generated tokens among them"),
-        Column("diverged", "bool", "the tokens part, or one side ends before the other"),
+        Column("diverged", "bool", "the tokens differ, or one side ends before the other"),
         Column("divergence_position", "int32?", "first position where they do"),
         Column("divergence_step", "int32?", "the same among generated tokens; null inside the prompt"),
         Column("margin_a", "float32?", "top-1 minus top-2 raw logit of A's distribution there"),
@@ -160,9 +175,11 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("first_site_position", "int32?", "position of that row"),
         Column("first_drift", "float32?", "its rel_drift"),
         Column(
-            "cause", "string?", "first-ranked cause of a diverging sequence (null: none found, or not asked)"
+            "cause",
+            "string?",
+            "first-ranked cause where it diverges (null: none found, or not diagnosed)",
         ),
-        Column("causes", "string?", "all of its causes, by rank (null: not asked, the first 1,000 are)"),
+        Column("causes", "string?", "all of its causes, by rank (null: not diagnosed; the first 1,000 are)"),
         Column(
             "batch_size_a", "int32?", "sequences in A's forward pass that chose the divergent, or last, token"
         ),
@@ -193,7 +210,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "reference_steps": (
         Column("layer", "int32", "layer number"),
-        Column("label", "string", "the layer's last site: what the layer hands on"),
+        Column("label", "string", "the layer's last site: its output"),
         Column("step", "int32?", "index among generated tokens; null: the whole prompt"),
         Column("rows", "int32", "sequences (in the prompt: rows) compared"),
         Column("distance_a", "float32", "their median distance from the reference in A"),
@@ -207,18 +224,4 @@ LATER_TABLES = frozenset({"sequences", "reference_sites", "reference_steps"})
 @cache
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of one result table."""
-    types = {
-        "int16": pa.int16(),
-        "int32": pa.int32(),
-        "int64": pa.int64(),
-        "float32": pa.float32(),
-        "bool": pa.bool_(),
-        "string": pa.string(),
-        "dictionary": pa.dictionary(pa.int32(), pa.string()),
-    }
-    return pa.schema(
-        [
-            pa.field(column.name, types[column.type.rstrip("?")], nullable=column.type.endswith("?"))
-            for column in TABLES[table]
-        ]
-    )
+    return pa.schema([column.field() for column in TABLES[table]])

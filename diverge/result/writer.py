@@ -17,7 +17,7 @@ from .tables import SUMMARY_FILE, TABLES, arrow_schema
 
 
 class ResultWriter:
-    """Writes a result folder beside its place and puts it there when whole.
+    """Writes a result folder under a temporary name and renames it when whole.
 
     Use as a context manager: leaving it by an error removes what was written.
     """
@@ -28,13 +28,12 @@ class ResultWriter:
         """Prepare to write `folder`.
 
         Raises:
-            OutputFailed: It exists and `force` is off, or is something else than a result folder, or cannot
-                be made.
+            OutputFailed: It exists and `force` is off, or is not a result folder, or cannot be made.
         """
         if folder.is_symlink():  # what a link leads to is replaced, not the link
             folder = folder.resolve()
         if folder.name in ("", ".."):
-            raise OutputFailed(f"{folder} is no name of a new folder", "choose a name, for example result")
+            raise OutputFailed(f"{folder} is not a name of a folder", "choose a name, for example result")
         self._folder = folder
         self._unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
         self._writers: dict[str, pq.ParquetWriter] = {}
@@ -57,7 +56,7 @@ class ResultWriter:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         for writer in self._writers.values():
-            with suppress(OSError, pa.ArrowInvalid):  # a full disk fails here again; that was told already
+            with suppress(OSError, pa.ArrowInvalid):  # a full disk fails here too
                 writer.close()
         self._writers.clear()
         shutil.rmtree(self._unfinished, ignore_errors=True)
@@ -99,7 +98,7 @@ class ResultWriter:
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OutputFailed(
-                f"{self._folder} could not be written: {why}", "free space or choose another place"
+                f"{self._folder} cannot be written: {why}", "free space or choose another path"
             ) from None
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
-from .views import Views, first_line, interruptible
+from .catalog import Views, first_line
+from .interruptible import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +111,7 @@ def _bad_sql(error: Exception, views: Views) -> BadInput:
     import duckdb
 
     unknown_name = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
-    fix = "correct the statement; if that is right, the file may be damaged or was replaced: make it again"
+    fix = "correct the statement; if it is correct, the file may be damaged: repeat rip diverge or rip replay"
     if isinstance(error, unknown_name):
         fix = f"views: {', '.join(views.names)}; `rip query PATH` without SQL lists their columns"
     elif isinstance(error, duckdb.PermissionException):

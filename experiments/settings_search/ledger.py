@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...diverge.comparison.agreement import wilson
+from ...diverge.statistics.intervals import wilson
 from ...schemas.narrow import Configuration, MinimalSet, Narrow, NarrowObservation
 from .search import GOOD, Finding, On
 from .sentences import sentence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...diverge.comparison.agreement import wilson
+from ...diverge.statistics.intervals import wilson
 from ...schemas.narrow import NarrowOutcome
 
 ERROR_RATE = 0.05

@@ -65,7 +65,7 @@ def test_json_is_the_summary_and_alone_on_stdout(
     out, err = capsys.readouterr()
     assert out == (traces / "result" / "summary.json").read_text()
     said = json.loads(out)
-    assert said["schema"] == "rip.verdict/1"
+    assert said["schema"] == "rip.verdict/2"
     assert (said["first_token"]["position"], said["first_token"]["token_b"]) == (8, 7)
     assert said["level"] is None
     assert "\x1b[31m" not in err  # token text cannot command the terminal
@@ -109,7 +109,7 @@ def test_no_trace_is_overwritten_by_a_report_or_a_result(
     assert run(monkeypatch, "a.parquet", "drifted.parquet", "--html", "a.parquet", "--force") == 2
     assert "not the name of an HTML file" in capsys.readouterr().err
     assert run(monkeypatch, "a.parquet", "drifted.parquet", "-o", ".", "--force") == 2
-    assert "no name of a new folder" in capsys.readouterr().err
+    assert "not a name of a folder" in capsys.readouterr().err
     assert (traces / "a.parquet").read_bytes() == before
 
 

@@ -143,9 +143,9 @@ def test_markdown_can_be_printed(rip: Rip, base: Path, now: Path) -> None:
     ("options", "message"),
     [
         (["--fail-on", "perfect"], "no such level"),
-        (["--json", "--markdown", "-"], "both print"),
-        (["--markdown", "-", "--html", "-"], "both print"),
-        (["--html", "-", "--json"], "both print"),
+        (["--json", "--markdown", "-"], "both write to standard output"),
+        (["--markdown", "-", "--html", "-"], "both write to standard output"),
+        (["--html", "-", "--json"], "both write to standard output"),
         (["--html", "/nowhere/at/all.html"], "is not a folder"),
     ],
 )

@@ -221,7 +221,15 @@ def test_show_tells_identity_prompt_and_sampling(rip: Rip) -> None:
     done = rip("show", path)
     assert (done.code, done.err) == (0, "")
     assert load_envelope(path).sha256() in done.out
-    for words in ("2 token ids", "Hello", "top_p=0.5", "silent", "3 token ids", "oddity", "not stated"):
+    for words in (
+        "2 token ids",
+        "Hello",
+        "top_p=0.5",
+        f"  {'runtime':22} not stated",
+        "3 token ids",
+        "oddity",
+        "not stated",
+    ):
         assert words in done.out
 
 

@@ -20,7 +20,7 @@ from fakes.traces import (
 )
 from fakes.verdicts import sentences, typed
 from rip import cli
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.diverge.present.findings.sentence import unseen_before, why
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
@@ -42,7 +42,7 @@ def compared(
         said = {key[2:]: value for key, value in about.items() if key.startswith(f"{side}_")}
         sites = said.pop("sites", SITES if one.hashes.shape[1] else [])
         paths.append(write_trace(tmp_path / f"{side}.parquet", [one], header(sites, **said)))
-    return diverge(paths[0], paths[1], tmp_path / "out", changes or [])
+    return diverge(paths[0], paths[1], tmp_path / "out", Context(changes or []))
 
 
 def cause(verdict: Verdict, name: str) -> Cause:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
-from rip.diverge.comparison.agreement import Z_95, wilson
 from rip.diverge.present.findings.sentence import why
+from rip.diverge.statistics.intervals import Z_95, wilson
 from rip.schemas.sequences import Agreement
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
 from rip.schemas.verdict import Verdict

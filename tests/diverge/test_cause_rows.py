@@ -86,11 +86,11 @@ def test_the_experts_that_each_side_chose_are_named(tmp_path: Path) -> None:
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, one in zip(paths, (a, b), strict=True):
         write_trace(path, [one], header(sites))
-    found = cause(diverge(*paths, tmp_path / "out", []), "moe-routing")
+    found = cause(diverge(*paths, tmp_path / "out"), "moe-routing")
     assert found.label == "Different experts were chosen with equal scores: experts 3, 1 in A and 3, 2 in B"
     disturb(b, 1, 0)  # from elsewhere: then the choice is what follows, with the same experts
     write_trace(paths[1], [b], header(sites))
-    found = cause(diverge(*paths, tmp_path / "out", [], force=True), "moe-routing-behind")
+    found = cause(diverge(*paths, tmp_path / "out", force=True), "moe-routing-behind")
     assert "(experts 3, 1 in A and 3, 2 in B)" in sentences(found.evidence)[0]
 
 
@@ -106,7 +106,7 @@ def two_traces(
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, sequences in zip(paths, sides, strict=True):
         write_trace(path, sequences, header(sites, [f"r{index}" for index in range(len(sequences))]))
-    return diverge(*paths, tmp_path / "out", [], force=True)
+    return diverge(*paths, tmp_path / "out", force=True)
 
 
 def test_what_the_other_sequences_show_is_told(tmp_path: Path) -> None:

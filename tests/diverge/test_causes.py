@@ -377,7 +377,7 @@ def test_a_name_with_a_leading_dash_is_no_option_in_a_command(tmp_path: Path) ->
         write_trace(tmp_path / name, [one], header(SITES))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)
-        found = diverge(Path("a.parquet"), Path("-b.parquet"), Path("out"), []).causes[0]
+        found = diverge(Path("a.parquet"), Path("-b.parquet"), Path("out")).causes[0]
     assert found.confirm is not None
     assert found.confirm.argv[2] == "./-b.parquet"
 

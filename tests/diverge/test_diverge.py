@@ -10,7 +10,7 @@ import pytest
 from fakes import traces
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from fakes.verdicts import sentences
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.diverge.present.findings.sentence import unseen_before, where, why
 from rip.schemas.errors import BadInput, NothingCompared
 from rip.schemas.trace import Setting, Site
@@ -34,7 +34,7 @@ def compared(tmp_path: Path, a: list[Sequence], b: list[Sequence], **options: ob
         write_trace(name, sequences, header(sites, [s.request_id for s in sequences], **about[side]), rows)  # type: ignore[arg-type]
     tolerance = options.get("tolerance")
     return diverge(
-        tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out", numeric_tolerance=tolerance
+        tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out", Context(tolerance=tolerance)
     )  # type: ignore[arg-type]
 
 
@@ -220,7 +220,7 @@ def test_nothing_in_common_is_never_a_pass(tmp_path: Path) -> None:
 
 
 def test_a_sequence_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="stands twice"):
+    with pytest.raises(BadInput, match="is recorded twice"):
         compared(tmp_path, [made(), made()], [made()])
 
 

@@ -133,7 +133,6 @@ READS = {"startswith", "endswith", "partition", "rpartition", "split", "find", "
 SEARCHES = {"search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
 TEXTS = {
     "text",
-    "label",
     "interpretation_text",
     "sentence",
     "note",

@@ -16,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rip.diverge.compare import diverge
-from rip.diverge.comparison.agreement import wilson
-from rip.diverge.patterns import causes as patterns_causes
-from rip.diverge.patterns.stats import jump_of, survival
+from rip.diverge.patterns import causes_by_sequence as patterns_causes
 from rip.diverge.present.terminal import print_summary
 from rip.diverge.reading.load import read_header
 from rip.diverge.result.tables import LATER_TABLES
+from rip.diverge.statistics.intervals import wilson
+from rip.diverge.statistics.jumps import jump_of
+from rip.diverge.statistics.survival import survival
+from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run
-from rip.diverge.views.views import open_views
 from rip.schemas.trace import Request
 from rip.schemas.verdict import Verdict
 

@@ -10,6 +10,8 @@ import pytest
 import typer
 from fakes import results
 from rip.commands.query import query
+from rip.diverge.views.catalog import open_views
+from rip.diverge.views.columns import RESULT_VIEWS
 from rip.schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from typer.testing import CliRunner
 
@@ -36,7 +38,13 @@ def ask(path: Path, sql: str) -> list[dict]:
     return json.loads(call(path, sql, "--format", "json")[0])["rows"]
 
 
-def test_what_nobody_asked_for_is_an_empty_view_with_a_hint(folder: Path) -> None:
+def test_every_column_has_one_meaning_and_every_meaning_a_column(folder: Path) -> None:
+    with open_views(folder / "result") as views:
+        for name, view in RESULT_VIEWS.items():
+            assert {column.name for column in views.describe(name)} == set(view.meanings), name
+
+
+def test_a_view_without_its_option_is_empty_and_names_the_option(folder: Path) -> None:
     out, err = call(folder / "result", "SELECT * FROM zoom")
     assert "note: zoom is empty: rip diverge --zoom fills it" in err
     assert out.startswith("request_id")

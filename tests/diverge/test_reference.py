@@ -19,10 +19,10 @@ from fakes.command_line import Rip
 from fakes.models import VOCAB, save_tiny_model
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from fakes.verdicts import sentences, typed
-from rip.diverge.compare import diverge
-from rip.diverge.reference import stats
+from rip.diverge.compare import Context, diverge
+from rip.diverge.reference import paired_shift
+from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run
-from rip.diverge.views.views import open_views
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.resolve import Golden
@@ -122,7 +122,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def judged(tmp_path: Path, a: Path, b: Path, reference: Path, *noise: Path) -> Reference:
-    found = diverge(a, b, tmp_path / "out", force=True, reference=reference, noise=noise).reference
+    found = diverge(a, b, tmp_path / "out", Context(reference=reference, noise=noise), force=True).reference
     assert found is not None
     return found
 
@@ -170,14 +170,16 @@ def test_with_the_sides_swapped_a_is_farther(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_a_regression_is_a_cause_and_rounding_is_none(lab: Lab, tmp_path: Path) -> None:
-    verdict = diverge(lab("good"), lab("faulty"), tmp_path / "out", reference=lab.reference())
+    verdict = diverge(lab("good"), lab("faulty"), tmp_path / "out", Context(reference=lab.reference()))
     cause = next(cause for cause in verdict.causes if cause.id == "beyond-rounding")
     assert cause.confidence == "high"
     assert any("--noise" in line for line in sentences(cause.missing))
     words = shlex.split(typed(cause).split("; ")[1])
     assert words[:2] == ["rip", "diverge"]
     assert words[-2] == "--reference"
-    rounding = diverge(lab("good"), lab("good", batch_size=3), tmp_path / "two", reference=lab.reference())
+    rounding = diverge(
+        lab("good"), lab("good", batch_size=3), tmp_path / "two", Context(reference=lab.reference())
+    )
     assert "beyond-rounding" not in [cause.id for cause in rounding.causes]
 
 
@@ -190,7 +192,7 @@ def test_without_a_reference_a_cause_says_that_it_is_missing(lab: Lab, tmp_path:
             write_trace(tmp_path / f"{side}.parquet", [one], header(llama_sites(2)))
             for side, one in (("a", a), ("b", b))
         ]
-        verdict = diverge(paths[0], paths[1], tmp_path / name, reference=reference)
+        verdict = diverge(paths[0], paths[1], tmp_path / name, Context(reference=reference))
         missing = [one for cause in verdict.causes for one in cause.missing]
         lines.append([one for one in missing if one.kind == "reference"])
     assert lines[0]
@@ -310,9 +312,10 @@ def test_of_sides_that_round_alike_few_are_called_unequal() -> None:
     for _ in range(60):
         x = (random.standard_normal((240, sites)) * 0.4).astype(np.float32)
         alarms += bool(
-            (shift := stats.shift(x, pair, nothing, nothing)).b_farther.any() or shift.a_farther.any()
+            (shift := paired_shift.measure_shift(x, pair, nothing, nothing)).b_farther.any()
+            or shift.a_farther.any()
         )
-        found += bool(stats.shift(x + np.float32(0.6), pair, nothing, nothing).b_farther.all())
+        found += bool(paired_shift.measure_shift(x + np.float32(0.6), pair, nothing, nothing).b_farther.all())
     assert alarms == 0
     assert found == 60
 
@@ -333,7 +336,10 @@ def test_dependent_rows_are_worth_fewer() -> None:
     steps = random.standard_normal((400, 8))
     slow = np.stack([np.convolve(column, np.ones(10) / 10, "same") for column in steps.T], axis=1)
     pair, nothing = np.zeros(400, np.int32), np.zeros(8)
-    free, bound = (stats.shift(x.astype(np.float32), pair, nothing, nothing).effective for x in (steps, slow))
+    free, bound = (
+        paired_shift.measure_shift(x.astype(np.float32), pair, nothing, nothing).effective
+        for x in (steps, slow)
+    )
     assert np.median(free) > 250
     assert np.median(bound) < 120
 
@@ -343,24 +349,24 @@ def test_a_shift_of_one_sequence_alone_is_no_shift_of_a_side() -> None:
     x = (random.standard_normal((240, 1)) * 0.1).astype(np.float32)
     pair, nothing = np.repeat(np.arange(6), 40), np.zeros(1)
     x += np.where(pair[:, None] == 5, -1, 1)
-    assert not stats.shift(x, pair, nothing, nothing).b_farther.any()
+    assert not paired_shift.measure_shift(x, pair, nothing, nothing).b_farther.any()
     x[pair == 5] += 2
-    assert stats.shift(x, pair, nothing, nothing).b_farther.all()
+    assert paired_shift.measure_shift(x, pair, nothing, nothing).b_farther.all()
 
 
 def test_a_fault_that_begins_late_is_placed() -> None:
     random = np.random.default_rng(0)
     x = (random.standard_normal(60) * 0.3).astype(np.float32)
-    assert stats.onset(x, 0.5) == 0 or abs(np.median(x)) < 0.5
+    assert paired_shift.onset(x, 0.5) == 0 or abs(np.median(x)) < 0.5
     x[41:] += 3
-    assert stats.onset(x, 0.5) == 41
+    assert paired_shift.onset(x, 0.5) == 41
 
 
 def test_a_single_wild_row_is_found_and_a_usual_one_is_not() -> None:
     random = np.random.default_rng(0)
     near, far = (np.exp(random.standard_normal((100, 3)) * 0.3).astype(np.float32) for _ in range(2))
-    assert not stats.outlier(far, near)[0].any()
+    assert not paired_shift.outlier(far, near)[0].any()
     far[37, 1] = 100 * near.max()
-    beyond, rows = stats.outlier(far, near)
+    beyond, rows = paired_shift.outlier(far, near)
     assert beyond.tolist() == [False, True, False]
     assert rows[1] == 37

@@ -15,7 +15,7 @@ from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
 from rip.diverge.present.report.reading.traces import find_sources
 from rip.diverge.present.report.write import write_report
-from rip.diverge.views.verdict import read_verdict
+from rip.diverge.result.read_verdict import read_verdict
 from rip.schemas.findings.command import Command
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 

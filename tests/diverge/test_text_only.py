@@ -15,8 +15,8 @@ from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.pairing import first_difference
 from rip.diverge.present.findings.sentence import where, why
+from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run as ask
-from rip.diverge.views.views import open_views
 from rip.schemas.errors import BadInput, NothingCompared
 from rip.schemas.trace import EngineAbilities, Lane, Request
 from rip.schemas.verdict import Verdict
@@ -160,7 +160,7 @@ def test_nothing_in_common_and_nothing_at_all_are_errors(tmp_path: Path) -> None
     with pytest.raises(NothingCompared, match="other"):
         diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out")
     write_trace(tmp_path / "empty.parquet", [], header([]))
-    with pytest.raises(BadInput, match="holds no rows"):
+    with pytest.raises(BadInput, match="has no rows"):
         diverge(tmp_path / "a.parquet", tmp_path / "empty.parquet", tmp_path / "out")
 
 
@@ -168,7 +168,7 @@ def test_one_sequence_told_twice_is_refused(tmp_path: Path) -> None:
     twice = [result("x"), result("y", sequence=1)]
     write_trace(tmp_path / "a.parquet", [], header([], results=twice))
     text_trace(tmp_path / "b.parquet", {"r0": "x"})
-    with pytest.raises(BadInput, match="stands twice"):
+    with pytest.raises(BadInput, match="is recorded twice"):
         diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out")
 
 

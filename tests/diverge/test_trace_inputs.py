@@ -250,7 +250,7 @@ def _too_few_sites_named(path: Path, base: Path) -> None:
         (lambda path, base: path.write_bytes(b""), "is empty"),
         (lambda path, base: path.write_text("{}"), "not a Parquet file"),
         (lambda path, base: path.write_bytes(base.read_bytes()[:5000]), "truncated"),
-        (lambda path, base: path.mkdir(), "without header.json"),
+        (lambda path, base: path.mkdir(), "has no header.json"),
         (_foreign, "not a trace"),
         (_newer, "newer rip"),
         (_damaged, "damaged"),

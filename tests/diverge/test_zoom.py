@@ -7,10 +7,10 @@ import pytest
 from fakes import zooming as plant
 from fakes.replaying import planned
 from fakes.zooming import PROMPT, Zooming, no_fault
-from rip.diverge.op_comparison.align import align, is_view
-from rip.diverge.op_comparison.find import zoom
+from rip.diverge.op_comparison.align_ops import align_ops, is_view
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
 from rip.diverge.op_comparison.location import first_difference
-from rip.diverge.op_comparison.recorded import Recorded
+from rip.diverge.op_comparison.rerun_check import Recorded
 from rip.diverge.op_comparison.tensors import compare
 from rip.diverge.op_comparison.transplant import transplanted
 from rip.diverge.present.zoom import zoom_lines
@@ -151,7 +151,7 @@ def test_a_side_that_does_not_repeat_its_trace_is_told(zooming):
     hashes = dict(enumerate(run.row_hashes))
     keys = tuple((site.name, site.occurrence, site.part) for site in run.sites)
     known = Recorded(dict(enumerate(run.tokens)), hashes, keys)
-    found = sides.under(plant.weight_element, recorded_a=known, recorded_b=known)
+    found = sides.under(plant.weight_element, recorded=(known, known))
     assert found.a.state == "repeated"
     assert found.a.rows == sum(bool(digest) for row in run.row_hashes for digest in row)
     assert found.b.state == "not repeated"
@@ -172,7 +172,7 @@ def test_a_difference_that_does_not_come_again_is_not_reproduced(zooming):
     found = zooming().under(no_fault, expected=gone)
     assert not found.seen_again
     assert found.finding is None
-    assert "did not come again" in " ".join(zoom_lines(found))
+    assert "was not reproduced" in " ".join(zoom_lines(found))
     elsewhere = zooming().under(plant.weight_element, expected=gone)
     assert not elsewhere.seen_again
     assert elsewhere.site == "layers.1.mlp.up_proj"
@@ -245,7 +245,7 @@ def ops(*names):
 
 
 def test_ops_are_aligned_by_what_they_are():
-    steps = align(ops("t", "fused", "view", "mm"), ops("t", "bmm", "softmax", "bmm", "view", "add", "mm"))
+    steps = align_ops(ops("t", "fused", "view", "mm"), ops("t", "bmm", "softmax", "bmm", "view", "add", "mm"))
     assert [(i, j) for i, j in steps if i is not None and j is not None] == [(0, 0), (2, 4), (3, 6)]
     assert sorted(i for i, _ in steps if i is not None) == [0, 1, 2, 3]
     assert sorted(j for _, j in steps if j is not None) == list(range(7))
@@ -328,11 +328,10 @@ def test_lanes_of_different_dtypes_are_looked_at_where_the_verdict_points(tiny_m
     found = zoom(
         short.run,
         lambda ask: wide.run(ask, batch=short.batch),
-        "r0",
-        expected=FirstSite(request_id="r0", sample=0, position=3, **site),
+        ZoomTarget("r0", expected=FirstSite(request_id="r0", sample=0, position=3, **site)),
     )
     assert (found.position, found.site) == (3, "layers.1.mlp.up_proj")
     assert {one.module for one in (*found.finding.a, *found.finding.b)} == {"layers.1.mlp.up_proj"}
     assert (found.transplant.state, found.seen_again) == ("not run", False)
-    assert "another dtype" in " ".join(zoom_lines(found))
+    assert "different dtype" in " ".join(zoom_lines(found))
     assert (short.runs, wide.runs) == (1, 1)

@@ -15,7 +15,7 @@ from fakes.traces import (
     sequence,
     write_trace,
 )
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.diverge.present.findings.commands import in_shell
 from rip.diverge.present.findings.sentence import sentence as sentence_of
 from rip.schemas.change import Change
@@ -35,7 +35,7 @@ def verdict_of(tmp_path: Path, a: Sequence, b: Sequence, changes: list[Change] =
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     for path, one, said in zip(paths, (a, b), headers, strict=True):
         write_trace(path, [one], said)
-    return diverge(paths[0], paths[1], tmp_path / "out", changes, force=True)
+    return diverge(paths[0], paths[1], tmp_path / "out", Context(changes), force=True)
 
 
 def pair(*differences: tuple[int, int]) -> tuple[Sequence, Sequence]:

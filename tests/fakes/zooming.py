@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from fakes.replaying import planned, run_one
-from rip.diverge.op_comparison.find import zoom
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.op_recording.rerun import run_side
 from rip.replay.request.batches import Batch
@@ -46,7 +46,9 @@ class Zooming:
             return run_side(self.engine, batch or self.batch, "golden-decode", 0, request)
 
     def under(self, *faults: Fault, batch_b: Batch | None = None, **more: Any) -> Zoom:
-        return zoom(self.run, lambda request: self.run(request, *faults, batch=batch_b), "r0", **more)
+        return zoom(
+            self.run, lambda request: self.run(request, *faults, batch=batch_b), ZoomTarget("r0", **more)
+        )
 
 
 @contextmanager

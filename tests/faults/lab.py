@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from fakes.models import save_tiny_model
 from faults.case import NEW_TOKENS, TOPK, Case, Rewrite, Side
-from rip.diverge.compare import diverge
+from rip.diverge.compare import Context, diverge
 from rip.fingerprint.collect import PROBES, collect
 from rip.fingerprint.drift.compare import drift
 from rip.fingerprint.model.ref import resolve
@@ -130,7 +130,7 @@ class Lab:
         assert base is not None
         assert now is not None
         result = self._folder / f"result-{self._count}"
-        verdict = diverge(a, b, result, drift(base, now))
+        verdict = diverge(a, b, result, Context(drift(base, now)))
         request = None if verdict.first_site is None else verdict.first_site.request_id
         sample = 0 if verdict.first_site is None else verdict.first_site.sample
         changed, first = _first_by_plain_loop(a, b, headers[0], (request, sample))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from faults.case import Side
 from faults.lab import Lab, Seen, header_of, tokens_of
-from rip.diverge.op_comparison.find import zoom
-from rip.diverge.op_comparison.recorded import recorded
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
+from rip.diverge.op_comparison.rerun_check import read_recorded
 from rip.replay.op_recording.reconstruct import check_rerunnable, mode_of, rebuild_batch
 from rip.replay.op_recording.rerun import run_side
 from rip.schemas.zoom import Rerun, RunSide, SideRun
@@ -45,10 +45,11 @@ class Zoomer:
         found = zoom(
             self._running(case.model, case.a, seen.a, target, tokens),
             self._running(case.model, case.b, seen.b, target, tokens),
-            *target,
-            expected=first,
-            recorded_a=recorded(seen.a, *target),
-            recorded_b=recorded(seen.b, *target),
+            ZoomTarget(
+                *target,
+                expected=first,
+                recorded=(read_recorded(seen.a, *target), read_recorded(seen.b, *target)),
+            ),
         )
         return replace(seen, zoom=found)
 

@@ -79,9 +79,8 @@ def _begin_where_it_ran_first(
     finite = all(math.isfinite(norm) for norm in norms)
     if infinite and finite:
         return
-    state.first_position, state.first_site, state.first_norms = position, site, norms
     gap = float(np.linalg.norm(a_sketch[0] - b_sketch[0])) / max(norms) if finite and max(norms) else math.nan
-    state.first_drift = gap if tally.plan.sketches else None
+    state.begin_at(position, site, gap if tally.plan.sketches else None, norms)
 
 
 def _in_pass(trace: Trace, sequence: IndexedSequence, start: int, stop: int) -> np.ndarray:

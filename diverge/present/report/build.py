@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ....schemas.errors import BadInput
 from ....schemas.findings.unseen import Note
-from ...views.verdict import MAKE_IT_AGAIN
-from ...views.views import first_line, open_views
+from ...result.read_verdict import REPEAT_DIVERGE
+from ...views.catalog import first_line, open_views
 from .. import format, sequences
 from .. import verdict as verdict_sentences
 from ..findings.labels import label
@@ -61,7 +61,7 @@ def build(
         with open_views(folder) as views:
             return _read(ResultData(folder, views), paths, sources, title)
     except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
-        raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", MAKE_IT_AGAIN) from None
+        raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", REPEAT_DIVERGE) from None
 
 
 def _read(

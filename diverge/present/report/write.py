@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ....schemas.errors import MissingPackage
 from ....schemas.files import write_private
-from ...views.verdict import read_verdict
+from ...result.read_verdict import read_verdict
 from .build import build
 from .html import to_html
 from .markdown import to_markdown

@@ -156,13 +156,13 @@ class StartedServer:
                 except httpx.HTTPError:
                     pass  # not listening yet
                 waited = time.monotonic() - started
+                if launch.say is not None:
+                    launch.say(f"starting the server · {waited:.0f} s")
                 if waited > launch.ready_timeout_s:
                     raise EngineFailed(
                         f"the server was not ready within {launch.ready_timeout_s:g} s",
                         f"see {self.log}, or allow more with --set ready_timeout=SECONDS",
                     )
-                if launch.say is not None:
-                    launch.say(f"starting the server · {waited:.0f} s")
                 time.sleep(POLL_S)
 
     def death(self, within_s: float = 0.0) -> str | None:

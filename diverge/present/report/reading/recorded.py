@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....reading.columns import damaged
-from ....reading.load import DAMAGE
+from ....reading.load import DAMAGE, damaged
 
 if TYPE_CHECKING:
     from ....reading.load import Trace
@@ -74,4 +73,4 @@ def _rows(trace: Trace, pair: Pair) -> Iterator[dict[str, Any]]:
                     continue  # the other columns of this group are not decoded
                 yield from part.file.read_row_group(group, columns=columns).filter(ours).to_pylist()
         except DAMAGE as error:
-            raise damaged(part, error) from None
+            raise damaged(part.path, error) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....views.verdict import read_verdict
+from ....result.read_verdict import read_verdict
 from .rows import (
     Candidate,
     FirstLogits,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ....views.views import Views
+    from ....views.catalog import Views
 
 
 class ResultData:

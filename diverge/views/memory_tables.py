@@ -9,24 +9,23 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from ..result.tables import Column
+
 
 def create_table(
-    connection: duckdb.DuckDBPyConnection, name: str, columns: str, rows: Sequence[tuple[Any, ...]]
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[tuple[Any, ...]] = (),
 ) -> None:
     """A table in memory, through Arrow: `executemany` takes a second for a few thousand rows."""
     import pyarrow as pa
 
-    kinds = {
-        "INTEGER": pa.int32(),
-        "BIGINT": pa.int64(),
-        "VARCHAR": pa.string(),
-        "DOUBLE": pa.float64(),
-        "BOOLEAN": pa.bool_(),
-    }
-    fields = [column.split() for column in columns.split(", ")]
-    values = zip(*rows, strict=True) if rows else ((),) * len(fields)
-    arrays = [pa.array(column, kinds[kind]) for (_, kind), column in zip(fields, values, strict=True)]
-    connection.register("incoming", pa.table(arrays, names=[column for column, _ in fields]))
+    values = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    kinds = [column.field().type for column in columns]
+    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
+    arrays = [pa.array(items, kind) for items, kind in zip(values, kinds, strict=True)]
+    connection.register("incoming", pa.table(arrays, names=[column.name for column in columns]))
     connection.execute(f"CREATE TABLE {name} AS SELECT * FROM incoming")
     connection.unregister("incoming")
 

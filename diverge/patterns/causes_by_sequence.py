@@ -1,19 +1,18 @@
-"""The causes of every diverging sequence, each looked at as if it were the only one."""
+"""The causes of every diverging sequence, each diagnosed as if it were the only one."""
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 from ...schemas.trace import Request
 from ...schemas.verdict import Cause
 from ..causes.diagnose import Compared, diagnose
 from ..causes.first_difference import first_differences
-from ..comparison.tally import PairState, Tally
+from ..comparison.tally import PairState
 from ..reading.load import Trace
 
 MOST_DIAGNOSED = 1000
-"""Diverging sequences that are looked at."""
+"""Diverging sequences that are diagnosed."""
 
 
 def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list[str]]:
@@ -24,15 +23,15 @@ def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list
         first: The causes of the whole comparison, which are those of its first diverging pair.
     """
     tally, a, b = compared.tally, compared.a, compared.b
-    parted = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
+    diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
     requests = _by_request(a), _by_request(b)
     found: dict[int, list[str]] = {}
-    for state in parted:
-        if state is parted[0] and state.first_position is not None:
+    for state in diverged:
+        if state is diverged[0] and state.first_position is not None:
             found[state.pair.index] = [cause.id for cause in first]
             continue
         one, other = (_only(trace, state, known) for trace, known in zip((a, b), requests, strict=True))
-        alone = replace(compared, tally=_alone(tally, state), a=one, b=other)
+        alone = replace(compared, tally=tally.only(state), a=one, b=other)
         ranked = diagnose(alone, first_differences(alone.tally, one, other))
         found[state.pair.index] = [cause.id for cause in ranked]
     return found
@@ -49,12 +48,3 @@ def _only(trace: Trace, state: PairState, known: dict[str, list[Request]]) -> Tr
     """The trace as if this request were its only one: causes go through all that the header lists."""
     requests = known.get(state.pair.a.key[0], [])
     return replace(trace, header=trace.header.model_copy(update={"requests": requests}))
-
-
-def _alone(tally: Tally, state: PairState) -> Tally:
-    """The tally as if this were the only pair, as far as causes look at it."""
-    alone = copy.copy(tally)
-    alone.pairs = [state]
-    if state.logits_position is None and state.logprob_position is None:
-        alone.largest = 0.0
-    return alone

@@ -1,4 +1,4 @@
-"""Two sequences of ops, aligned by what the ops are and where they ran; and an op as findings tell it."""
+"""Two sequences of ops, aligned by what the ops are and where they ran; and an op as a record of findings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _VIEWS = re.compile(
 
 
 def is_view(name: str) -> bool:
-    """Whether an op (`aten.view.default`) moves nothing: its output is an input's memory, seen otherwise."""
+    """Whether an op (`aten.view.default`) moves nothing: its output is an input's memory, read otherwise."""
     return _VIEWS.match(name) is not None
 
 
-def align(a: Sequence[Op], b: Sequence[Op]) -> list[Step]:
+def align_ops(a: Sequence[Op], b: Sequence[Op]) -> list[Step]:
     """A longest common subsequence of the ops' keys, with what is on one side only between its pairs."""
     keys_a, keys_b = [_key(op) for op in a], [_key(op) for op in b]
     first = 0
@@ -57,19 +57,19 @@ def _key(op: Op) -> tuple[str, int, str]:
     return op.module, op.call, op.name
 
 
-def told(op: Op) -> ZoomOp:
-    """An op, as findings tell it."""
+def zoom_op(op: Op) -> ZoomOp:
+    """An op as a record of findings."""
     return ZoomOp(
         op=op.name,
         module=op.module,
         occurrence=op.occurrence,
         arguments=op.arguments,
-        inputs=[_tensor(tensor) for tensor in op.inputs],
-        outputs=[_tensor(tensor) for tensor in op.outputs],
+        inputs=[_zoom_tensor(tensor) for tensor in op.inputs],
+        outputs=[_zoom_tensor(tensor) for tensor in op.outputs],
     )
 
 
-def _tensor(tensor: OpTensor) -> ZoomTensor:
+def _zoom_tensor(tensor: OpTensor) -> ZoomTensor:
     return ZoomTensor(
         name=tensor.name,
         shape=list(tensor.shape),

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ..patterns.sequences import layer_number
+from ..comparison.site_plan import layer_number
 from ..result.tables import arrow_schema
 from .judge import Judged
 

@@ -12,18 +12,18 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..patterns.stats import EARLIER, SKETCH_WIDTH
+from ..statistics.intervals import Z_95, wilson_bounds
+from ..statistics.jumps import EARLIER, SKETCH_WIDTH
 
 ERROR = 0.05
 """Chance, over all sites and views together, of calling two equally good sides unequal."""
 BEYOND_SCATTER = NormalDist().cdf(1.0)
 """Share of rows (0.84) on one side of 0 where the shift is as large as the scatter of single rows."""
 VIEWS = (1.0, 0.5, 0.25, 0.125)
-"""Which last part of every sequence is looked at: a fault may begin late."""
+"""Which last part of every sequence is compared: a fault may begin late."""
 _LAGS = 32
 _LEAST_ROWS = 4
 """Rows of a sequence from which on it has a majority of its own."""
-_Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def strictness(sites: int) -> float:
 
 
 def rows_needed(sites: int) -> int:
-    """Effective rows below which no result, however plain, could be told from chance."""
+    """Effective rows below which no result could be distinguished from chance."""
     return int(strictness(sites) ** 2) + 1
 
 
-def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) -> Shift:
+def measure_shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) -> Shift:
     """Judge the rows of one view.
 
     Args:
@@ -85,11 +85,16 @@ def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) ->
     tau = _dependence(x, middle, pair)
     effective = np.where(rows > 0, rows / tau, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = 0.5 * _Z_95 / np.sqrt(effective)
+        half = 0.5 * Z_95 / np.sqrt(effective)
     ends = [_quantile(ordered, rows, np.clip(0.5 + sign * half, 0, 1)) for sign in (-1, 1)]
     above = _share(x > high, x == high, rows)
     below = _share(x < low, x == low, rows)
-    z, everywhere = strictness(s), _everywhere(x, pair, low, high)
+    everywhere = _everywhere(x, pair, low, high)
+    plain = [
+        (share >= BEYOND_SCATTER)
+        & (wilson_bounds(share, np.maximum(effective, 1e-9), strictness(s))[0] > 0.5)
+        for share in (above, below)
+    ]
     with np.errstate(over="ignore"):
         return Shift(
             rows=rows,
@@ -97,8 +102,8 @@ def shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.ndarray) ->
             ratio=np.exp(middle),
             low=np.exp(ends[0]),
             high=np.exp(ends[1]),
-            b_farther=(above >= BEYOND_SCATTER) & (_wilson_low(above, effective, z) > 0.5) & everywhere[0],
-            a_farther=(below >= BEYOND_SCATTER) & (_wilson_low(below, effective, z) > 0.5) & everywhere[1],
+            b_farther=plain[0] & everywhere[0],
+            a_farther=plain[1] & everywhere[1],
         )
 
 
@@ -139,9 +144,9 @@ def _everywhere(
     for start, stop in pairwise(edges):
         rows = x[start:stop]
         known = np.count_nonzero(~np.isnan(rows), axis=0)
-        told = known >= _LEAST_ROWS
-        above &= ~told | (np.count_nonzero(rows > high, axis=0) > known / 2)
-        below &= ~told | (np.count_nonzero(rows < low, axis=0) > known / 2)
+        enough = known >= _LEAST_ROWS
+        above &= ~enough | (np.count_nonzero(rows > high, axis=0) > known / 2)
+        below &= ~enough | (np.count_nonzero(rows < low, axis=0) > known / 2)
     return above, below
 
 
@@ -175,23 +180,15 @@ def outlier(far: np.ndarray, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return beyond & (known >= EARLIER) & np.isfinite(top), largest.argmax(axis=0)
 
 
-def _wilson_low(share: np.ndarray, n: np.ndarray, z: float) -> np.ndarray:
-    """Lower end of the Wilson interval of shares of n (not whole) trials."""
-    n = np.maximum(n, 1e-9)
-    middle = share + z**2 / (2 * n)
-    low: np.ndarray = (middle - z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))) / (1 + z**2 / n)
-    return low
-
-
 def _quantile(ordered: np.ndarray, rows: np.ndarray, share: np.ndarray) -> np.ndarray:
     """float64[S]: a quantile of each column's first `rows` values; NaN where there are none."""
-    place = share * np.maximum(rows - 1, 0)
-    index = np.floor(place).astype(np.int64)
+    rank = share * np.maximum(rows - 1, 0)
+    index = np.floor(rank).astype(np.int64)
     column = np.arange(ordered.shape[1])
     low = ordered[index, column].astype(np.float64)
     high = ordered[np.minimum(index + 1, np.maximum(rows - 1, 0)), column].astype(np.float64)
     with np.errstate(invalid="ignore"):
-        found = np.where(low == high, low, low + (high - low) * (place - index))
+        found = np.where(low == high, low, low + (high - low) * (rank - index))
     return np.where(rows > 0, found, np.nan)
 
 

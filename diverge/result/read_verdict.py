@@ -1,4 +1,4 @@
-"""Reading the verdict of a result folder: what is wrong with it is told with what makes it whole again."""
+"""Reading the verdict of a result folder; errors say how to fix the folder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
 from ...schemas.verdict import Verdict
-from ..result import tables
+from .tables import SUMMARY_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAKE_IT_AGAIN = "run rip diverge again: the folder is damaged"
-"""How to mend any file of a result folder: nobody writes them by hand."""
+REPEAT_DIVERGE = "run rip diverge again: the folder is damaged"
+"""How to fix any file of a result folder: nobody writes them by hand."""
 
 
 def read_verdict(folder: Path) -> Verdict:
@@ -21,7 +21,7 @@ def read_verdict(folder: Path) -> Verdict:
     Raises:
         BadInput: There is none, it is damaged, or a newer rip wrote it.
     """
-    summary = folder / tables.SUMMARY_FILE
+    summary = folder / SUMMARY_FILE
     try:
         return Verdict.from_json(summary.read_bytes(), str(summary))
     except OSError as error:
@@ -32,4 +32,4 @@ def read_verdict(folder: Path) -> Verdict:
     except BadInput as error:
         if error.fix.startswith("upgrade rip"):  # whole, but of a newer rip
             raise
-        raise BadInput(error.message, MAKE_IT_AGAIN) from None
+        raise BadInput(error.message, REPEAT_DIVERGE) from None

@@ -1,7 +1,8 @@
-"""What a trace recorded of one sequence, tokens and row hashes: does a re-run show them again?"""
+"""What a trace recorded of one sequence, tokens and row hashes: does a re-run repeat them?"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from ...schemas.errors import BadInput
 from ...schemas.zoom import SideCheck, SideRun
-from ..reading.load import DAMAGE, SiteKey, open_trace, site_key
+from ..reading.load import DAMAGE, Group, SiteKey, damaged, open_trace, site_key
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Recorded:
     sites: tuple[SiteKey, ...]
 
 
-def recorded(path: Path, request_id: str, sample: int) -> Recorded:
+def read_recorded(path: Path, request_id: str, sample: int) -> Recorded:
     """Read one sequence of a trace.
 
     Raises:
@@ -35,46 +36,40 @@ def recorded(path: Path, request_id: str, sample: int) -> Recorded:
     hashes: dict[int, tuple[bytes, ...]] = {}
     try:
         for group in trace.groups:
-            _read_group(group.part.file, group.index, request_id, sample, tokens, hashes)
+            for position, token, digests in _rows(group, request_id, sample):
+                tokens[position] = token
+                hashes[position] = tuple(digest or b"" for digest in digests)
     except DAMAGE as error:
-        raise BadInput(f"{path}: cannot be read: {error}", "copy it again, or replay again") from None
+        raise damaged(path, error) from None
     if not tokens:
-        raise BadInput(f"{path} holds no sample {sample} of {request_id}", "compare traces that hold it")
+        raise BadInput(f"{path} has no sample {sample} of {request_id}", "compare traces that have it")
     return Recorded(tokens, hashes, tuple(site_key(site) for site in trace.header.sites))
 
 
-def _read_group(
-    file: pa.parquet.ParquetFile,
-    index: int,
-    request_id: str,
-    sample: int,
-    tokens: dict[int, int],
-    hashes: dict[int, tuple[bytes, ...]],
-) -> None:
-    names = [name for name in ("request_id", "sample", "position", "token_id", "site_hash")
-             if name in file.schema_arrow.names]  # fmt: skip
-    table = file.read_row_group(index, columns=names[:4])
-    wanted = pc.and_(
-        pc.equal(table["request_id"].cast(pa.string()), request_id), pc.equal(table["sample"], sample)
-    )
-    rows = np.flatnonzero(wanted.to_numpy())
+def _rows(group: Group, request_id: str, sample: int) -> Iterator[tuple[int, int, Sequence[bytes | None]]]:
+    """Position, token and row hashes of the rows of one sequence."""
+    file = group.part.file
+    table = file.read_row_group(group.index, columns=["request_id", "sample", "position", "token_id"])
+    of_request = pc.equal(table["request_id"].cast(pa.string()), request_id)
+    rows = np.flatnonzero(pc.and_(of_request, pc.equal(table["sample"], sample)).to_numpy())
     if not len(rows):
         return
+    hashes: list[Sequence[bytes | None] | None] = [None] * len(rows)
+    if group.part.width:
+        hashes = file.read_row_group(group.index, columns=["site_hash"])["site_hash"].take(rows).to_pylist()
     chosen = table.take(rows)
-    positions = chosen["position"].to_pylist()
-    tokens.update(zip(positions, chosen["token_id"].to_pylist(), strict=True))
-    if "site_hash" in names:
-        column = file.read_row_group(index, columns=["site_hash"])["site_hash"].take(rows)
-        for position, digests in zip(positions, column.to_pylist(), strict=True):
-            hashes[position] = tuple(digest or b"" for digest in digests or ())
+    for position, token, digests in zip(
+        chosen["position"].to_pylist(), chosen["token_id"].to_pylist(), hashes, strict=True
+    ):
+        yield position, token, digests or ()
 
 
 def check(run: SideRun, known: Recorded | None) -> SideCheck:
-    """Whether a re-run shows the recorded rows again, as far as the tokens are those that were recorded."""
+    """Whether a re-run repeats the recorded rows, as far as the tokens are those that were recorded."""
     if known is None or not any(any(row) for row in known.hashes.values()):
         return SideCheck(state="not recorded")
-    place = {site_key(site): index for index, site in enumerate(run.sites)}
-    columns = [place.get(key) for key in known.sites]
+    index = {site_key(site): number for number, site in enumerate(run.sites)}
+    columns = [index.get(key) for key in known.sites]
     labels = [site.label() for site in run.sites]
     compared = 0
     for position, token in enumerate(run.tokens):

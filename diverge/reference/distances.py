@@ -63,17 +63,65 @@ def read_distances(
         BadInput: A trace is damaged.
     """
     traces = [reference, a, b, *noise]
-    plans = [plan_sites(a, other) for other in (reference, b, *noise)]
-    sites = _shared(plans)
-    places = [_places(trace, a, sites) for trace in traces]
-    found = [index_sequences(trace)[0] for trace in (reference, *noise)]
+    indexed = [index_sequences(trace)[0] for trace in (reference, *noise)]
+    aligned = _align(pairs, indexed)
+    if aligned is None:
+        return _nothing_shared(pairs, indexed[0])
+    sites = _shared([plan_sites(a, other) for other in (reference, b, *noise)])
+    labels = [a.header.sites[index].label() for index in sites]
+    in_header = [[trace.header.sites[i] for i in _header_indices(trace, a, sites)] for trace in traces[:3]]
+    dtypes = [(one.dtype, other.dtype, r.dtype) for r, one, other in zip(*in_header, strict=True)]
+    columns = [_columns(trace, a, sites) for trace in traces]
+    distances = _site_distances(traces, columns, aligned.rows) if len(sites) else []
+    kind, logits = _logit_distances(traces, aligned.rows)
+    if not labels and not kind:
+        return NotJudged(kind="nothing shared")
+    if kind:
+        labels, dtypes = [*labels, kind], [*dtypes, ("", "", "")]
+        last = [column[:, None] for column in logits]
+        distances = [np.hstack(both) for both in zip(distances, last, strict=True)] if distances else last
+    n = len(noise)
+    return Distances(
+        labels=labels,
+        dtypes=dtypes,
+        pair=aligned.pair,
+        position=aligned.position,
+        a=distances[0],
+        b=distances[1],
+        noise=distances[2 : 2 + n],
+        apart=distances[2 + n :],
+        covered=aligned.covered,
+        keys={pair.index: pair.a.key for pair in pairs},
+    )
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """The rows that are read: N positions at which the reference, A and B have the same tokens."""
+
+    rows: list[np.ndarray]
+    """int64[N] for the reference, A, B and each repeat: rows of the trace; −1 where a repeat has none."""
+    pair: np.ndarray
+    """int32[N]"""
+    position: np.ndarray
+    """int32[N]"""
+    covered: int
+
+
+def _align(pairs: list[Pair], indexed: list[dict[SequenceKey, IndexedSequence]]) -> _Aligned | None:
+    """Choose the rows, evenly spaced; None where there are none.
+
+    Args:
+        pairs: The compared sequences.
+        indexed: Of the reference and of the repeats.
+    """
     rows: list[list[np.ndarray]] = []
     position: list[np.ndarray] = []
     pair_of: list[np.ndarray] = []
-    known = [_aligned(pair, [_named(sequences, pair.a) for sequences in found]) for pair in pairs]
-    covered = sum(length for length, _ in known)
+    shared = [_aligned(pair, [_same_sequence(sequences, pair.a) for sequences in indexed]) for pair in pairs]
+    covered = sum(length for length, _ in shared)
     stride = max(1, math.ceil(covered / MOST_ROWS))
-    for pair, (length, others) in zip(pairs, known, strict=True):
+    for pair, (length, others) in zip(pairs, shared, strict=True):
         wanted = np.arange(0, length, stride)
         if not len(wanted) or others[0] is None:
             continue
@@ -82,46 +130,21 @@ def read_distances(
         position.append(wanted.astype(np.int32))
         pair_of.append(np.full(len(wanted), pair.index, np.int32))
     if not rows:
-        return _nothing_shared(pairs, found[0])
+        return None
     joined = [np.concatenate(side) for side in zip(*rows, strict=True)]
-    gaps = _site_distances(traces, places, joined) if len(sites) else []
-    names = [a.header.sites[index].label() for index in sites]
-    dtypes = [
-        (a.header.sites[i].dtype, b.header.sites[j].dtype, reference.header.sites[r].dtype)
-        for i, j, r in zip(
-            sites, _header_places(b, a, sites), _header_places(reference, a, sites), strict=True
-        )
-    ]
-    kind, logits = _logit_distances(traces, joined)
-    if not names and not kind:
-        return NotJudged(kind="nothing shared")
-    if kind:
-        names, dtypes = [*names, kind], [*dtypes, ("", "", "")]
-        columns = [extra[:, None] for extra in logits]
-        gaps = [np.hstack(pair) for pair in zip(gaps, columns, strict=True)] if gaps else columns
-    n = len(noise)
-    return Distances(
-        labels=names,
-        dtypes=dtypes,
-        pair=np.concatenate(pair_of),
-        position=np.concatenate(position),
-        a=gaps[0],
-        b=gaps[1],
-        noise=gaps[2 : 2 + n],
-        apart=gaps[2 + n :],
-        covered=covered,
-        keys={pair.index: pair.a.key for pair in pairs},
-    )
+    return _Aligned(joined, np.concatenate(pair_of), np.concatenate(position), covered)
 
 
 def _nothing_shared(pairs: list[Pair], reference: dict[SequenceKey, IndexedSequence]) -> NotJudged:
     """Why no token of the reference could be compared."""
     if not pairs:
         return NotJudged(kind="no token ids")
-    compared, held = ({key[0] for key in keys} for keys in ([pair.a.key for pair in pairs], reference))
-    if compared & held:
+    in_a, in_reference = ({key[0] for key in keys} for keys in ([pair.a.key for pair in pairs], reference))
+    if in_a & in_reference:
         return NotJudged(kind="different tokens")
-    return NotJudged(kind="different requests", requests_a=sorted(compared), requests_reference=sorted(held))
+    return NotJudged(
+        kind="different requests", requests_a=sorted(in_a), requests_reference=sorted(in_reference)
+    )
 
 
 def _shared(plans: list[SitePlan]) -> np.ndarray:
@@ -134,21 +157,21 @@ def _shared(plans: list[SitePlan]) -> np.ndarray:
     return np.array(sorted(shared), np.int64)
 
 
-def _header_places(trace: Trace, a: Trace, sites: np.ndarray) -> list[int]:
-    place = {site_key(site): index for index, site in enumerate(trace.header.sites)}
-    return [place[site_key(a.header.sites[index])] for index in sites]
+def _header_indices(trace: Trace, a: Trace, sites: np.ndarray) -> list[int]:
+    index_of = {site_key(site): index for index, site in enumerate(trace.header.sites)}
+    return [index_of[site_key(a.header.sites[index])] for index in sites]
 
 
-def _places(trace: Trace, a: Trace, sites: np.ndarray) -> dict[int, np.ndarray]:
-    """For each file of a trace, where the sites stand in its columns; −1: nowhere."""
-    header = _header_places(trace, a, sites)
+def _columns(trace: Trace, a: Trace, sites: np.ndarray) -> dict[int, np.ndarray]:
+    """For each file of a trace, the index of the sites in its columns; −1: not there."""
+    header = _header_indices(trace, a, sites)
     return {id(part): part.columns_of[header] for part in trace.files}
 
 
-def _named(
+def _same_sequence(
     sequences: dict[tuple[str, int, str], IndexedSequence], wanted: IndexedSequence
 ) -> IndexedSequence | None:
-    """The same sequence elsewhere; else any of the same request that begins as it does."""
+    """The same sequence in another trace; else any of the same request that begins as it does."""
     if wanted.key in sequences:
         return sequences[wanted.key]
     same = [sequence for key, sequence in sequences.items() if key[0] == wanted.key[0]]
@@ -181,10 +204,10 @@ def _rows_of(sequence: IndexedSequence | None, wanted: np.ndarray) -> np.ndarray
 
 
 def _site_distances(
-    traces: list[Trace], places: list[dict[int, np.ndarray]], rows: list[np.ndarray]
+    traces: list[Trace], columns: list[dict[int, np.ndarray]], rows: list[np.ndarray]
 ) -> list[np.ndarray]:
     """float32[N, S] for A, B and the repeats; then for the repeats against A."""
-    n, s = len(rows[0]), len(next(iter(places[0].values())))
+    n, s = len(rows[0]), len(next(iter(columns[0].values())))
     found = [np.full((n, s), np.nan, np.float32) for _ in range(2 * len(traces) - 4)]
     readers = [SiteReader(trace) for trace in traces]
     step = max(1, _SKETCHES // s)
@@ -192,8 +215,8 @@ def _site_distances(
         for first in range(0, n, step):
             at = slice(first, min(first + step, n))
             sides = [
-                _read(reader, place, side[at], s)
-                for reader, place, side in zip(readers, places, rows, strict=True)
+                _read(reader, of_part, side[at], s)
+                for reader, of_part, side in zip(readers, columns, rows, strict=True)
             ]
             for index, side in enumerate(sides[1:]):
                 found[index][at] = _distance(side, sides[0], sides[0])
@@ -206,7 +229,7 @@ def _site_distances(
 
 
 def _read(
-    reader: SiteReader, places: dict[int, np.ndarray], rows: np.ndarray, s: int
+    reader: SiteReader, of_part: dict[int, np.ndarray], rows: np.ndarray, s: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Norms, float32[n, S], and sketches, float32[n, S, 16], of some rows; 0 where they are not there."""
     trace = reader.trace
@@ -214,18 +237,18 @@ def _read(
     groups = np.array([trace.group_of(row) if row >= 0 else -1 for row in rows.tolist()])
     for number in np.unique(groups[groups >= 0]).tolist():
         group = trace.groups[number]
-        columns = places[id(group.part)]
+        columns = of_part[id(group.part)]
         here = np.flatnonzero(groups == number)
         here = here[np.argsort(rows[here], kind="stable")]
         sites = np.flatnonzero(columns >= 0)
         if not len(sites):
             continue
         inside = np.repeat(rows[here] - group.first_row, len(sites))
-        place = np.tile(columns[sites], len(here))
+        slots = np.tile(columns[sites], len(here))
         opened = reader.group(number)
         shape = (len(here), len(sites))
-        l2[np.ix_(here, sites)] = opened.take("site_l2", inside, place).reshape(shape)
-        sketch[np.ix_(here, sites)] = opened.take("site_sketch", inside, place).reshape(*shape, SKETCH_SIZE)
+        l2[np.ix_(here, sites)] = opened.take("site_l2", inside, slots).reshape(shape)
+        sketch[np.ix_(here, sites)] = opened.take("site_sketch", inside, slots).reshape(*shape, SKETCH_SIZE)
     return l2, sketch
 
 

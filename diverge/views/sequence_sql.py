@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from ..comparison.agreement import Z_95
+from collections.abc import Callable, Iterator
+from typing import Any
 
-_Z = f"{Z_95!r}::DOUBLE"
+import numpy as np
 
-# A group's share of diverging sequences with its Wilson interval, as agreement.wilson computes it.
-_SHARE = f"""
-    diverging / sequences AS share,
-    greatest(0, (share + {_Z}*{_Z} / (2 * sequences)
-        - {_Z} * sqrt(share * (1 - share) / sequences + {_Z}*{_Z} / (4 * sequences * sequences)))
-        / (1 + {_Z}*{_Z} / sequences)) AS low,
-    least(1, (share + {_Z}*{_Z} / (2 * sequences)
-        + {_Z} * sqrt(share * (1 - share) / sequences + {_Z}*{_Z} / (4 * sequences * sequences)))
-        / (1 + {_Z}*{_Z} / sequences)) AS high"""
+from ..statistics.intervals import newcombe_bounds, wilson_bounds
+from ..statistics.survival import survival_bounds
+
+Bounds = Callable[..., tuple[np.ndarray, np.ndarray]]
+
+
+def _wilson(count: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return wilson_bounds(np.divide(count, of), of)
+
+
+_INTERVALS: dict[str, Bounds] = {
+    "wilson": _wilson,
+    "newcombe": newcombe_bounds,
+    "survival": survival_bounds,
+}
+"""Intervals that SQL can ask for, as `NAME_low` and `NAME_high`."""
+
+
+def interval_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """SQL functions of whole columns of numbers, which give DOUBLE: name and function."""
+    for name, bounds in _INTERVALS.items():
+        for index, end in enumerate(("low", "high")):
+            yield f"{name}_{end}", _one_end(bounds, index)
+
+
+def _one_end(bounds: Bounds, index: int) -> Callable[..., Any]:
+    import pyarrow as pa
+
+    def function(*columns: Any) -> Any:
+        return pa.array(bounds(*(np.asarray(column, np.float64) for column in columns))[index])
+
+    return function
 
 
 def _octave(column: str) -> tuple[str, str]:
-    """A number's power-of-two bucket in words, and its lower edge."""
+    """The label of a number's power-of-two bucket, and its lower edge."""
     low = f"CASE WHEN {column} < 1 THEN 0 ELSE (1 << floor(log2({column}))::INTEGER) END"
-    words = f"CASE WHEN {column} < 2 THEN {column}::VARCHAR ELSE {low} || ' to ' || (2 * ({low}) - 1) END"
-    return words, low
+    label = f"CASE WHEN {column} < 2 THEN {column}::VARCHAR ELSE {low} || ' to ' || (2 * ({low}) - 1) END"
+    return label, low
 
 
 def _populations() -> str:
     """(dimension, value, place, diverged) of every sequence, for the dimensions that divide all of them."""
-    words, low = _octave("prompt_tokens")
+    label, low = _octave("prompt_tokens")
     parts = [
         "SELECT 'all' AS dimension, 'all' AS value, 0::BIGINT AS place, diverged FROM sequences",
-        f"SELECT 'prompt_tokens', {words}, ({low})::BIGINT, diverged FROM sequences",
+        f"SELECT 'prompt_tokens', {label}, ({low})::BIGINT, diverged FROM sequences",
     ]
     parts += [
         f"SELECT '{name}', {name}::VARCHAR, {name}::BIGINT, diverged FROM sequences WHERE {name} IS NOT NULL"
@@ -54,36 +78,34 @@ def _kinds() -> str:
 
 
 def _steps() -> str:
-    """By octave of steps: of the sequences that agree at its start, those that part within it."""
-    words, low = _octave("step")
+    """By octave of steps: of the sequences that agree at its start, those that diverge within it."""
+    label, low = _octave("step")
     return (
-        f"SELECT 'step' AS dimension, any_value({words}) AS value, ({low})::BIGINT AS place,"
+        f"SELECT 'step' AS dimension, any_value({label}) AS value, ({low})::BIGINT AS place,"
         " max(at_risk)::BIGINT AS sequences, sum(diverged)::BIGINT AS diverging"
         " FROM survival GROUP BY place"
     )
 
 
-_SURVIVAL = f"""
+_SURVIVAL = """
 CREATE VIEW survival AS
 WITH subject AS (
-    SELECT CASE WHEN diverged THEN divergence_step ELSE steps - 1 END AS step, diverged AS parted
+    SELECT CASE WHEN diverged THEN divergence_step ELSE steps - 1 END AS step, diverged AS event
     FROM sequences WHERE CASE WHEN diverged THEN divergence_step IS NOT NULL ELSE steps > 0 END
 ), counted AS (
-    SELECT step, count(*) FILTER (parted) AS diverged, count(*) FILTER (NOT parted) AS censored
+    SELECT step, count(*) FILTER (event) AS diverged, count(*) FILTER (NOT event) AS censored
     FROM subject GROUP BY step
 ), risk AS (
     SELECT *, sum(diverged + censored) OVER (ORDER BY step ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
         ::BIGINT AS at_risk FROM counted
 ), curve AS (
     SELECT *, product(1 - diverged / at_risk) OVER w AS share,
-        sum(diverged / nullif(at_risk * (at_risk - diverged), 0)) OVER w AS spread
+        coalesce(sum(diverged / nullif(at_risk * (at_risk - diverged), 0)) OVER w, 0) AS spread,
+        (SELECT count(*) FROM subject) AS sequences
     FROM risk WINDOW w AS (ORDER BY step)
 )
 SELECT step, at_risk, diverged, censored, share,
-    CASE WHEN share > 0 AND share < 1
-        THEN pow(share, exp(-{_Z} * sqrt(spread) / ln(share))) ELSE share END AS low,
-    CASE WHEN share > 0 AND share < 1
-        THEN pow(share, exp({_Z} * sqrt(spread) / ln(share))) ELSE share END AS high
+    survival_low(share, spread, sequences) AS low, survival_high(share, spread, sequences) AS high
 FROM curve
 """
 
@@ -93,8 +115,8 @@ SELECT one.dimension, one.value AS value_1, other.value AS value_2,
     one.sequences AS sequences_1, one.diverging AS diverging_1,
     other.sequences AS sequences_2, other.diverging AS diverging_2,
     other.share - one.share AS difference,
-    difference - sqrt(pow(other.share - other.low, 2) + pow(one.high - one.share, 2)) AS low,
-    difference + sqrt(pow(other.high - other.share, 2) + pow(one.share - one.low, 2)) AS high
+    newcombe_low(one.diverging, one.sequences, other.diverging, other.sequences) AS low,
+    newcombe_high(one.diverging, one.sequences, other.diverging, other.sequences) AS high
 FROM divergence_rates AS one JOIN divergence_rates AS other
     ON one.dimension = other.dimension AND (one.place, one.value) < (other.place, other.value)
 WHERE one.dimension IN ('prompt_tokens', 'batch_size_a', 'batch_size_b', 'replica_a', 'replica_b', 'cell')
@@ -108,7 +130,7 @@ FROM sites WHERE layer IS NOT NULL GROUP BY layer, step
 
 
 def statements() -> list[str]:
-    """CREATE VIEW statements over the views `sequences` and `sites`."""
+    """CREATE VIEW statements over the views `sequences` and `sites`; they call `interval_functions`."""
     rates = (
         "CREATE VIEW divergence_rates AS WITH grouped AS ("
         "SELECT dimension, value, place, count(*) AS sequences, count(*) FILTER (diverged) AS diverging"
@@ -116,6 +138,8 @@ def statements() -> list[str]:
         " UNION ALL SELECT dimension, value, place, (SELECT count(*) FROM sequences), count(*)"
         f" FROM ({_kinds()}) GROUP BY ALL"
         f" UNION ALL {_steps()})"
-        f" SELECT dimension, value, sequences, diverging, {_SHARE}, place FROM grouped"
+        " SELECT dimension, value, sequences, diverging, diverging / sequences AS share,"
+        " wilson_low(diverging, sequences) AS low, wilson_high(diverging, sequences) AS high, place"
+        " FROM grouped"
     )
     return [_SURVIVAL, rates, _POPULATIONS, _GROWTH]

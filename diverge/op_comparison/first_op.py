@@ -1,7 +1,7 @@
-"""From the ops of two passes to the first op that gives another output for equal inputs.
+"""From the ops of two passes to the first op with equal inputs and a different output.
 
-Ops are aligned by what they are and where they ran, never by their number: two kernels have other sequences
-of ops. It knows nothing of runs.
+Ops are aligned by what they are and where they ran, never by their number: two kernels have different
+sequences of ops. It knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import replace
 
 from ...schemas.recorded_ops import Op, OpTrace
 from ...schemas.zoom import OpFinding
-from .align import Step, align, is_view
-from .findings import Pair, Seen, block, from_outside, one_op, ops_of, weight
+from .align_ops import Step, align_ops, is_view
+from .findings import ComparedOps, Pair, block_finding, op_finding, ops_of, outside_finding, weight_finding
 from .tensors import Equality, compare
 
 
 def first_differing_op(a: OpTrace, b: OpTrace) -> OpFinding:
-    """The first op whose inputs are equal and whose output is not, or what stands in its place.
+    """The first op whose inputs are equal and whose output is not, or the ops that replace it.
 
     Args:
         a: The pass that computed the position, in A.
         b: The same in B.
     """
-    steps = align(a.ops, b.ops)
+    steps = align_ops(a.ops, b.ops)
     matched = sum(i is not None and j is not None for i, j in steps)
     counts = {"matched": matched, "only_a": len(a.ops) - matched, "only_b": len(b.ops) - matched}
     finding = _find(a, b, steps)
-    if finding.kind in ("none", "unknown") and _lie_alike(a, b):
-        # An axis that only happens to be as long as the pass may have been cut short: once more, uncut.
+    if finding.kind in ("none", "unknown") and _same_layout(a, b):
+        # An axis that only happens to be as long as the pass may have been cut short: compare it uncut.
         finding = min(
             finding, _find(_uncut(a), _uncut(b), steps), key=lambda one: one.kind in ("none", "unknown")
         )
@@ -59,10 +59,10 @@ def making(trace: OpTrace, last: int | None) -> OpTrace:
     return replace(trace, ops=ops)
 
 
-def _lie_alike(a: OpTrace, b: OpTrace) -> bool:
-    """The sequence lies in both passes in the same place, so that whole tensors can be compared."""
-    places = [(one.batch_size, one.tokens, one.total, one.fed, one.seen) for one in (a, b)]
-    return places[0] == places[1] and a.batch_size == 1
+def _same_layout(a: OpTrace, b: OpTrace) -> bool:
+    """The sequence has the same rows and columns in both passes, so whole tensors can be compared."""
+    layouts = [(one.batch_size, one.tokens, one.total, one.fed, one.seen) for one in (a, b)]
+    return layouts[0] == layouts[1] and a.batch_size == 1
 
 
 def _uncut(trace: OpTrace) -> OpTrace:
@@ -70,36 +70,36 @@ def _uncut(trace: OpTrace) -> OpTrace:
 
 
 def _find(a: OpTrace, b: OpTrace, steps: Sequence[Step]) -> OpFinding:
-    """Walk along the aligned ops to the first difference."""
-    compared: list[Seen | Step] = [
+    """Go through the aligned ops to the first difference."""
+    compared: list[ComparedOps | Step] = [
         (i, j) if i is None or j is None else _compared(a.ops[i], b.ops[j], a, b) for i, j in steps
     ]
     unread: tuple[int, Pair] | None = None
-    for place, item in enumerate(compared):
-        if not isinstance(item, Seen):
+    for index, item in enumerate(compared):
+        if not isinstance(item, ComparedOps):
             continue
-        moved = [pair for pair in item.inputs if pair[2] == "differs"]
-        if moved and item.output == "equal" and all(left.parameter for left, _, _ in moved):
+        differing = [pair for pair in item.inputs if pair[2] == "differs"]
+        if differing and item.output == "equal" and all(left.parameter for left, _, _ in differing):
             # What differs in the weight was not read here: a row of an embedding that no token chose.
-            unread = unread or (place, moved[0])
-        elif moved:
-            return _moved_input(place, moved[0], compared, a, b)
+            unread = unread or (index, differing[0])
+        elif differing:
+            return _differing_input(index, differing[0], compared, a, b)
         elif item.output == "differs":
-            before = _lone_before(compared, place)
+            before = _unmatched_before(compared, index)
             if before is not None and any(pair[2] == "unknown" for pair in item.inputs):
-                return block(before, place, compared, a, b)
-            return one_op(item, a, b)
-    lone = [place for place, item in enumerate(compared) if not isinstance(item, Seen)]
-    last = _lone_before(compared, len(compared))
+                return block_finding(before, index, compared, a, b)
+            return op_finding(item, a, b)
+    unmatched = [item for item in compared if not isinstance(item, ComparedOps)]
+    last = _unmatched_before(compared, len(compared))
     if last is not None and not _ends_equal(a, b):
-        return block(last, len(compared) - 1, compared, a, b)
+        return block_finding(last, len(compared) - 1, compared, a, b)
     if unread is not None:
-        return _moved_input(*unread, compared, a, b)
-    dark = sum(isinstance(item, Seen) and item.uncomparable for item in compared)
-    sentence = f"no op of the {len(compared) - len(lone)} that both sides run is known to differ"
-    sentence += f"; {len(lone)} have no counterpart" if lone else ""
-    sentence += f"; {dark} could not be compared" if dark else ""
-    return OpFinding(kind="unknown" if dark else "none", sentence=sentence)
+        return _differing_input(*unread, compared, a, b)
+    unknown = sum(isinstance(item, ComparedOps) and item.uncomparable for item in compared)
+    sentence = f"none of the {len(compared) - len(unmatched)} ops that both sides run is known to differ"
+    sentence += f"; {len(unmatched)} run on one side only" if unmatched else ""
+    sentence += f"; {unknown} could not be compared" if unknown else ""
+    return OpFinding(kind="unknown" if unknown else "none", sentence=sentence)
 
 
 def _ends_equal(a: OpTrace, b: OpTrace) -> bool:
@@ -110,7 +110,7 @@ def _ends_equal(a: OpTrace, b: OpTrace) -> bool:
     return compare(ends[0][0].outputs[0], ends[1][0].outputs[0], a, b) == "equal"
 
 
-def _compared(one: Op, other: Op, a: OpTrace, b: OpTrace) -> Seen:
+def _compared(one: Op, other: Op, a: OpTrace, b: OpTrace) -> ComparedOps:
     pairs = zip(one.inputs, other.inputs, strict=False)
     inputs = tuple((left, right, compare(left, right, a, b)) for left, right in pairs)
     outputs = list(zip(one.outputs, other.outputs, strict=False))
@@ -118,36 +118,36 @@ def _compared(one: Op, other: Op, a: OpTrace, b: OpTrace) -> Seen:
         outputs = outputs[:1]  # the others are for training, and padding leaves what it likes in them
     states = {compare(left, right, a, b) for left, right in outputs}
     output: Equality = "differs" if "differs" in states else "unknown" if "unknown" in states else "equal"
-    return Seen(one, other, inputs, output)
+    return ComparedOps(one, other, inputs, output)
 
 
-def _lone_before(compared: Sequence[Seen | Step], place: int) -> int | None:
+def _unmatched_before(compared: Sequence[ComparedOps | Step], stop: int) -> int | None:
     """The first op without counterpart after the last pair that is known to agree; None: there is none."""
     found = None
-    for index in reversed(range(place)):
+    for index in reversed(range(stop)):
         item = compared[index]
-        if isinstance(item, Seen) and not item.uncomparable:
+        if isinstance(item, ComparedOps) and not item.uncomparable:
             break
-        found = found if isinstance(item, Seen) else index
+        found = found if isinstance(item, ComparedOps) else index
     return found
 
 
-def _moved_input(
-    place: int, moved: Pair, compared: Sequence[Seen | Step], a: OpTrace, b: OpTrace
+def _differing_input(
+    index: int, pair: Pair, compared: Sequence[ComparedOps | Step], a: OpTrace, b: OpTrace
 ) -> OpFinding:
     """An input differs that no matched op made: a weight, another block of ops, or something from outside."""
-    seen, (left, right, _) = compared[place], moved
-    assert isinstance(seen, Seen)
+    ops, (left, right, _) = compared[index], pair
+    assert isinstance(ops, ComparedOps)
     if left.parameter and right.parameter:
-        return weight(compared[place:], left, right)
+        return weight_finding(compared[index:], left, right)
     makers = left.producer, right.producer
-    for index, item in enumerate(compared[:place]):
-        if not isinstance(item, Seen) and _made(item, makers, a, b):
-            return block(index, place, compared, a, b)
-    before = _lone_before(compared, place)
+    for first, item in enumerate(compared[:index]):
+        if not isinstance(item, ComparedOps) and _made(item, makers, a, b):
+            return block_finding(first, index, compared, a, b)
+    before = _unmatched_before(compared, index)
     if before is not None:
-        return block(before, place, compared, a, b)
-    return from_outside(seen, left, right, a, b)
+        return block_finding(before, index, compared, a, b)
+    return outside_finding(ops, left, right, a, b)
 
 
 def _made(step: Step, makers: tuple[int, int], a: OpTrace, b: OpTrace) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...schemas import trace
-from ..result import tables
-from . import pattern_sql
+from . import sequence_sql
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +31,11 @@ def scan(files: list[Path]) -> str:
 
 def result_views(files: dict[str, Path]) -> list[str]:
     """CREATE VIEW statements over the tables of a result folder."""
-    names = ("tokens", "topk", "changes", "sequences", "reference_sites", "reference_steps")
+    with_site_views = {"sites", "site_totals"}
     whole = [
-        f"CREATE VIEW {name} AS SELECT * FROM {scan([files[name]]) if name in files else _nothing(name)}"
-        for name in names
+        f"CREATE VIEW {name} AS SELECT * FROM {scan([file])}"
+        for name, file in files.items()
+        if name not in with_site_views
     ]
     site_totals = (
         f"CREATE VIEW site_totals AS SELECT site, name, occurrence, part, {LABEL} AS label, {LAYER} AS layer,"
@@ -51,23 +51,7 @@ def result_views(files: dict[str, Path]) -> list[str]:
         " JOIN (SELECT pair, any_value(request_id) AS request_id, any_value(sample) AS sample,"
         " min(position - step) AS first_generated FROM tokens GROUP BY pair) USING (pair)"
     )
-    return [*whole, site_totals, sites, *pattern_sql.statements()]
-
-
-def _nothing(table: str) -> str:
-    """A FROM clause for a table that an older result does not have."""
-    kinds = {
-        "int16": "SMALLINT",
-        "int32": "INTEGER",
-        "int64": "BIGINT",
-        "float32": "FLOAT",
-        "bool": "BOOLEAN",
-    }
-    columns = [
-        f"NULL::{kinds.get(column.type.rstrip('?'), 'VARCHAR')} AS {column.name}"
-        for column in tables.TABLES[table]
-    ]
-    return f"(SELECT {', '.join(columns)} WHERE false)"
+    return [*whole, site_totals, sites, *sequence_sql.statements()]
 
 
 _LATER_COLUMNS = {"elapsed_s": "DOUBLE", "next_logprob": "FLOAT"}

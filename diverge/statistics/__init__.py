@@ -1,0 +1,1 @@
+"""Statistics without traces: intervals of shares, survival of agreement, jumps in a series."""
