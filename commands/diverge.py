@@ -85,7 +85,7 @@ def diverge(
     from ..diverge.compare import diverge as compare
     from ..diverge.present.terminal import print_summary
     from ..diverge.reading.load import read_header
-    from ..fingerprint.drift.compare import drift
+    from ..fingerprint.drift import drift
 
     level = check_choice("require", require, LEVELS, "level")
     if tolerance is not None and not 0 <= tolerance < math.inf:

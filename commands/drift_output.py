@@ -127,7 +127,7 @@ def report_drift(
     Raises:
         NothingCompared: The two have no field in common.
     """
-    from ..fingerprint.drift.compare import compare, failing, without_field
+    from ..fingerprint.drift import compare, failing, without_field
     from ..fingerprint.present.drift_report import to_html, to_markdown
     from ..fingerprint.present.drift_sentences import permission_note
     from ..schemas.files import write_private

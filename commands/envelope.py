@@ -202,7 +202,7 @@ def show(
     ] = False,
 ) -> None:
     """Show envelopes: identity, prompt, stated sampling fields, and fields unknown to rip."""
-    from ..fingerprint.export.otel import attributes
+    from ..fingerprint.export import otel_attributes
     from ..schemas.base import exactly_representable
     from ..schemas.envelope import iter_request_set
 
@@ -212,7 +212,7 @@ def show(
     for envelope in iter_request_set(path):
         shown += 1
         if as_json or otel:
-            lines = attributes(envelope) if otel else envelope.to_object()
+            lines = otel_attributes(envelope) if otel else envelope.to_object()
             print(json.dumps(exactly_representable(lines), ensure_ascii=False))
             continue
         print(printable(f"{envelope.request_id}  (id {envelope.sha256()})"))

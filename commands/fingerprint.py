@@ -237,10 +237,10 @@ def fingerprint(
     base = read_fingerprint(against) if against is not None else None
     read, content = _read(source, console)
     if hash_ids:
-        from ..fingerprint.export import identifiers
+        from ..fingerprint import export as exports
 
-        read = identifiers.hash_ids(read)
-        base = identifiers.hash_ids(base) if base is not None else None
+        read = exports.hash_ids(read)
+        base = exports.hash_ids(base) if base is not None else None
     text = document.text(read, recorded, content)
     if output is not None and output != STREAM:
         write_private(output, text)

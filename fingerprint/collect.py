@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import psutil
 
     from ..schemas.choices import Strength
-    from .model.read_options import Progress
+    from .model.hashing import Progress
     from .model.ref import ModelRef
     from .remote.address import Server
 

@@ -1,17 +1,72 @@
-"""Writes the field tables of `docs/fingerprint.md`: `python -m rip.fingerprint.field_tables`.
+"""Every field of a fingerprint, and the field tables of `docs/fingerprint.md`, which it writes.
 
-With `--check` it only says whether the document is in step. What a field is stands in the tables of fields,
+Run `python -m rip.fingerprint.field_tables`. With `--check` it only says whether the document is in step. What a field is stands in the tables of fields,
 what a change of it puts at risk in the rules.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS
-from .fields.table import FIELDS, Field
+from .fields import machine_fields as fields_machine
+from .fields import model_fields as fields_model
+from .fields.known_names import VARIABLES
 from .rules import RULES, Rule, advice, rules_of
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field, or several of one kind."""
+
+    name: str
+    """In its section, with shell wildcards."""
+    meaning: str
+    source: str
+    """Where it is read."""
+
+
+_FAMILIES = {
+    "cublas": "cuBLAS and CUDA",
+    "torch": "PyTorch",
+    "inductor": "TorchInductor",
+    "triton": "Triton",
+    "nccl": "NCCL",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt-llm": "TensorRT-LLM",
+    "nim": "NVIDIA NIM",
+    "llama.cpp": "llama.cpp",
+    "ollama": "Ollama",
+    "cpu": "CPU libraries",
+    "amd": "AMD ROCm",
+    "transformer-engine": "Transformer Engine",
+    "deepinfer": "DeepInfer",
+    "seeds": "Python",
+}
+_VARIABLES = (
+    ("batch_invariance", "the switches that promise results independent of the batch", ""),
+    ("engine_seed", "the engine's own seed", "command line; the server"),
+    ("on_policy_target", "SGLang: whose kernels to equal", "command line; the server"),
+    *(
+        (name, f"variable of {_FAMILIES[family]}", "")
+        for family, names in VARIABLES.items()
+        for name in names
+    ),
+)
+
+FIELDS: dict[str, tuple[Field, ...]] = {
+    section: tuple(Field(name, meaning, source or "the environment") for name, meaning, source in rows)
+    for section, rows in {
+        **fields_model.ROWS,
+        **fields_machine.ROWS,
+        "determinism": _VARIABLES,
+    }.items()
+}
+"""Section → its fields, special names before wildcards."""
+
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "fingerprint.md"
 BEGIN = "<!-- The tables below are generated: make fields -->"

@@ -107,7 +107,7 @@ def modules() -> list[str]:
         ("replay/unlisted.py", "", "rooms of replay"),
         ("replay/engines/hf/model.py", "from ..http import client", "engines"),
         ("fingerprint/probes/cpu.py", "from .. import collect", "fingerprint"),
-        ("fingerprint/drift/compare.py", "from ..present import drift_report", "fingerprint"),
+        ("fingerprint/drift.py", "from ..present import drift_report", "fingerprint"),
         (
             "fingerprint/model/hashing.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..probes import cpu",

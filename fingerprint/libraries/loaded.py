@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..process import proc, root_files
-from ..process.memory_map import DELETED, Mapping, read_mappings
-from .elf import Elf, parse_elf, read_elf
-from .families import family_of
+from ..process.proc import DELETED, Mapping, read_mappings
+from .library_file import Elf, family_of, parse_elf, read_elf
 
 
 @dataclass(frozen=True)

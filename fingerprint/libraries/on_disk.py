@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..process import proc, root_files
-from .elf import Elf, read_elf
-from .families import family_of
+from .library_file import Elf, family_of, read_elf
 
 GPU_FAMILIES = frozenset(
     {"cuda_driver", "cudart", "cublas", "cublaslt", "cudnn", "nccl", "nvrtc", "nvjitlink", "nvshmem"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,14 +16,34 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas.choices import Strength
 from ...schemas.errors import BadInput
 from ..untrusted.files import open_regular
-from .read_options import Progress, Stopped
-from .tensor_stream import TensorStream, groups_of, kind_of
-from .tensors import DIGEST_BYTES, Layout
+from .tensors import DIGEST_BYTES, Layout, TensorStream, groups_of, kind_of
 
 if TYPE_CHECKING:
     from .digest_cache import DigestCache
+
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all) while files are hashed; may be called from several threads."""
+
+
+class Stopped(Exception):
+    """Raised inside a reading whose result nobody waits for any more."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How weights are to be read."""
+
+    strength: Strength = "verified"
+    fast: bool = False
+    """Leave out the SHA-256 of weights files; their tensors are read all the same."""
+    progress: Progress | None = None
+    stop: threading.Event | None = None
+    """When set, reading ends within one block."""
+
 
 BLOCK_BYTES = 1024 * 1024
 """Small enough to stay in the processor's cache between the digests that are fed with it."""

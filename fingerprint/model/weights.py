@@ -15,9 +15,8 @@ from ...schemas.base import sha256_of
 from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
 from .gguf_metadata import GgufHeader
-from .hashing import Job, Reading, read_files, sample_tensors, unreadable
+from .hashing import Job, Reading, ReadOptions, read_files, sample_tensors, unreadable
 from .hub_cache import claim_of
-from .read_options import ReadOptions
 from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
 if TYPE_CHECKING:

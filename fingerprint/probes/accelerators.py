@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
-from ..gpus import nvidia_query
-from ..gpus.child_readings import child_command, parse_readings
-from ..process import installed_packages
+from ..gpus import driver_query
+from ..gpus.driver_query import child_command, parse_readings
+from ..process import python_packages
 from ..untrusted.program import run
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def probe(context: Context) -> dict[str, Section]:
         "amd": amd,
         "ascend": ascend,
         "intel_xpu": intel,
-        "torch_npu": installed_packages.version("torch_npu"),
+        "torch_npu": python_packages.read_version("torch_npu"),
     }
-    if nvidia_query.why_absent(nvidia_query.NVML) is not None:
+    if driver_query.why_absent(driver_query.NVML) is not None:
         facts |= _summary(facts)
     return {"gpus": Section(facts=facts)}
 

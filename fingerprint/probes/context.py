@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ...schemas.choices import Strength
-    from ..model.read_options import Progress
+    from ..model.hashing import Progress
     from ..model.ref import ModelRef
     from ..remote.address import Server
 

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..process import proc, root_files
-from ..process.interpreter import python_of
-from ..process.memory_map import mapped_files
+from ..process.proc import mapped_files
+from ..process.python_packages import python_of
 
 if TYPE_CHECKING:
     from .context import Context

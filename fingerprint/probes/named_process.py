@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from ..engine_arguments import command_line
-from ..engine_arguments.command_line import Engine
+from ..engine_arguments.command_line import CONFIG_FILES, Engine
 from ..engine_arguments.meaning import EXPECTED, fields_of
-from ..engine_arguments.spelling import CONFIG_FILES
-from ..fields.packages import FRAMEWORK_PACKAGES, KERNEL_PACKAGES
-from ..fields.variables import ALL_VARIABLES
-from ..process import installed_packages, proc, root_files
-from ..process.interpreter import Python, python_of
-from ..process.memory_map import mapped_files
+from ..fields.known_names import ALL_VARIABLES, FRAMEWORK_PACKAGES, KERNEL_PACKAGES
+from ..process import proc, python_packages, root_files
+from ..process.proc import mapped_files
+from ..process.python_packages import Python, python_of
 from ..untrusted import redact
 from .cpu import FROM_INSIDE, UNTOLD_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE
@@ -168,15 +166,15 @@ def _engine_facts(named: Named, engine: Engine | None) -> dict[str, Fact]:
         return dict.fromkeys(("name", "version", "environment"), unavailable(NO_ENGINE, COMMAND_LINE))
     facts = {"name": fact(engine.name, engine.how), "environment": _environment(named, engine)}
     if isinstance(named.python, proc.Unread):
-        return {**facts, "version": unavailable(str(named.python), installed_packages.SOURCE)}
+        return {**facts, "version": unavailable(str(named.python), python_packages.SOURCE)}
     if named.python.version is None and isinstance(named.executable, str):
         digest = named.sha256(named.executable, _MAX_EXECUTABLE_BYTES)
         return {**facts, "version": unavailable(_NOT_RUN, "proc-maps"), "executable_sha256": digest}
     for name in command_line.PACKAGES.get(engine.name, ()):
-        build = installed_packages.build(name, named.package_folders)
+        build = python_packages.read_build(name, named.package_folders)
         if build.unavailable is None:
             return {**facts, "version": fact(build.value["version"], f"dist-info of {name}"), "build": build}
-    return {**facts, "version": unavailable(_NOT_INSTALLED, installed_packages.SOURCE)}
+    return {**facts, "version": unavailable(_NOT_INSTALLED, python_packages.SOURCE)}
 
 
 def _environment(named: Named, engine: Engine) -> Fact:
@@ -200,13 +198,13 @@ def _frameworks(named: Named) -> dict[str, Fact]:
         names += ["torch.git_version", "torch.hip", *FRAMEWORK_PACKAGES, *FLAGS]
         reason = str(python) if isinstance(python, proc.Unread) else _NO_PYTHON
         return dict.fromkeys(names, unavailable(reason, source))
-    torch = installed_packages.build("torch", named.package_folders)
+    torch = python_packages.read_build("torch", named.package_folders)
     unknown = unavailable("not found in the interpreter's file", source)
     return {
         "python": fact(python.version, source),
         "python_implementation": fact("CPython", source) if python.compiler else unknown,
         "python_compiler": fact(python.compiler, source) if python.compiler else unknown,
-        **{name: installed_packages.build(name, named.package_folders) for name in FRAMEWORK_PACKAGES},
+        **{name: python_packages.read_build(name, named.package_folders) for name in FRAMEWORK_PACKAGES},
         "torch": torch if torch.unavailable is not None else fact(torch.value["version"], torch.source),
         "torch.build": torch,
         **dict.fromkeys(FLAGS, unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)),
@@ -230,6 +228,6 @@ def _torch_versions(named: Named, python: Python) -> dict[str, Fact]:
 
 def _kernels(named: Named) -> dict[str, Fact]:
     if named.package_folders:
-        return {name: installed_packages.build(name, named.package_folders) for name in KERNEL_PACKAGES}
+        return {name: python_packages.read_build(name, named.package_folders) for name in KERNEL_PACKAGES}
     reason = str(named.python) if isinstance(named.python, proc.Unread) else _NO_PYTHON
-    return dict.fromkeys(KERNEL_PACKAGES, unavailable(reason, installed_packages.SOURCE))
+    return dict.fromkeys(KERNEL_PACKAGES, unavailable(reason, python_packages.SOURCE))

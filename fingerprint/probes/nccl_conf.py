@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import Section, fact, unavailable
-from ..fields.variables import VARIABLES
+from ..fields.known_names import VARIABLES
 from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
 from ..fields.machine_fields import FileState
-from ..libraries.findings import LibraryFinding, check_libraries, compare_processes
-from ..libraries.inventory import Library, choose_copy, list_libraries, stat_of
+from ..libraries.findings import (
+    Library,
+    LibraryFinding,
+    check_libraries,
+    choose_copy,
+    compare_processes,
+    list_libraries,
+    stat_of,
+)
 from ..libraries.loaded import LoadedLibrary, loaded_libraries
 from ..libraries.on_disk import LibrarySearch
 from ..libraries.version_child import VERSION_FUNCTIONS, query_version

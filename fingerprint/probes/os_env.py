@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
-from ..fields.variables import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
+from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
 from ..process import proc, root_files
-from ..process.memory_map import mapped_files
+from ..process.proc import mapped_files
 from ..untrusted import redact
 
 if TYPE_CHECKING:

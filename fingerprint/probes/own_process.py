@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NO_ENGINE_RUN, Observed, Section, fact, unavailable
-from ..fields.packages import FRAMEWORK_PACKAGES, KERNEL_PACKAGES
-from ..process import installed_packages
+from ..fields.known_names import FRAMEWORK_PACKAGES, KERNEL_PACKAGES
+from ..process import python_packages
 
 if TYPE_CHECKING:
     from .context import Context
@@ -26,9 +26,9 @@ def probe_python(context: Context) -> dict[str, Section]:
         "python": fact(platform.python_version(), "sys.version"),
         "python_implementation": fact(platform.python_implementation(), "sys.implementation"),
         "python_compiler": fact(platform.python_compiler(), "sys.version"),
-        **{name: installed_packages.build(name) for name in FRAMEWORK_PACKAGES},
+        **{name: python_packages.read_build(name) for name in FRAMEWORK_PACKAGES},
     }
-    kernels = {name: installed_packages.build(name) for name in KERNEL_PACKAGES}
+    kernels = {name: python_packages.read_build(name) for name in KERNEL_PACKAGES}
     process = Section(
         facts={"observed": fact(Observed.SELF.value, "rip")},
         volatile={
@@ -44,12 +44,12 @@ def probe_engine(context: Context) -> dict[str, Section]:
 
     `rip replay` runs the engine and passes what it resolved and observed to `collect` as overrides.
     """
-    transformers = installed_packages.version("transformers")
+    transformers = python_packages.read_version("transformers")
     engine = {
         "name": fact("hf", "rip"),
         "version": transformers
         if transformers.unavailable is None
-        else unavailable("transformers is not installed", installed_packages.SOURCE),
+        else unavailable("transformers is not installed", python_packages.SOURCE),
         "attention_backend": unavailable(NO_ENGINE_RUN, "rip"),
         "dtype": unavailable(NO_ENGINE_RUN, "rip"),
     }

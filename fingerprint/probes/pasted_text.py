@@ -23,9 +23,8 @@ from ...schemas.fingerprint import (
     fact,
     unavailable,
 )
+from ..fields.known_names import ALL_VARIABLES, FRAMEWORK_PACKAGES, KERNEL_PACKAGES
 from ..fields.machine_fields import NUMERIC_ISA
-from ..fields.packages import FRAMEWORK_PACKAGES, KERNEL_PACKAGES
-from ..fields.variables import ALL_VARIABLES
 from ..untrusted import redact
 
 MAX_BYTES = 4 << 20

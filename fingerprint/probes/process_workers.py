@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, unavailable
-from ..fields.variables import ALL_VARIABLES
+from ..fields.known_names import ALL_VARIABLES
 from ..process import proc
 from ..untrusted import redact
 from .os_env import LAUNCH_SOURCE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.errors import EngineFailed
 from ...schemas.fingerprint import FLAT_KEYS, NOT_VISIBLE_FROM_SERVER, Observed, Section, fact
 from ..engine_arguments.meaning import EXPECTED
-from ..remote import llama, ollama, sglang, tgi, trtllm, vllm
+from ..remote import server_tables, vllm
 from ..remote.client import Client, NoAnswer, Unreachable
 from ..remote.server_reading import NOT_REPORTED, ServerReading, part, rows, text_or_empty
 
@@ -54,11 +54,11 @@ _OWNERS: dict[str, str] = {
 """What `/v1/models` calls the owner of a model → the engine."""
 _READERS: dict[str, Callable[[ServerReading], None]] = {
     "vllm": vllm.read,
-    "sglang": sglang.read,
-    "llama.cpp": llama.read,
-    "tgi": tgi.read,
-    "ollama": ollama.read,
-    "tensorrt-llm": trtllm.read,
+    "sglang": server_tables.read_sglang,
+    "llama.cpp": server_tables.read_llama,
+    "tgi": server_tables.read_tgi,
+    "ollama": server_tables.read_ollama,
+    "tensorrt-llm": server_tables.read_tensorrt_llm,
 }
 
 
@@ -137,10 +137,10 @@ def _engine(client: Client, models: Any) -> str | None:
     if len(known) == 1 and len(owners) == 1:
         return known[0]
     for path, recognise in (
-        ("/info", tgi.recognise),
-        ("/props", llama.recognise),
-        ("/api/version", ollama.recognise),
-        ("/server_info", sglang.recognise),
+        ("/info", server_tables.recognise_tgi),
+        ("/props", server_tables.recognise_llama),
+        ("/api/version", server_tables.recognise_ollama),
+        ("/server_info", server_tables.recognise_sglang),
         ("/load", vllm.recognise),
     ):
         try:

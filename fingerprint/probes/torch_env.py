@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import TORCH_NOT_LOADED, Fact, Section, fact, unavailable
-from ..process import installed_packages
+from ..process import python_packages
 from .cpu import torch_loaded
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ CPU_FLAGS: dict[str, Callable[[Any], Any]] = {
 def probe(context: Context) -> dict[str, Section]:
     """Torch's part of the sections `frameworks`, `cpu` and `libraries`."""
     build = _build_of_loaded() if torch_loaded() else _build_on_disk()
-    frameworks = {**build, "torch.build": installed_packages.build("torch"), **_flags(FLAGS)}
+    frameworks = {**build, "torch.build": python_packages.read_build("torch"), **_flags(FLAGS)}
     cuda = frameworks.pop("cuda")
     return {
         "frameworks": Section(facts=frameworks),
@@ -112,9 +112,9 @@ def _build_of_loaded() -> dict[str, Fact]:
 
 
 def _build_on_disk() -> dict[str, Fact]:
-    installed = installed_packages.version("torch")
+    installed = python_packages.read_version("torch")
     if installed.unavailable is not None:
-        absent = unavailable("torch is not installed", installed_packages.SOURCE)
+        absent = unavailable("torch is not installed", python_packages.SOURCE)
         return {"torch": absent, "torch.git_version": absent, "torch.hip": absent, "cuda": absent}
     try:
         text = str(importlib.metadata.distribution("torch").locate_file(VERSION_FILE))

@@ -9,27 +9,18 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from ...schemas.change import NO_RULE
-from . import (
-    advice,
-    engine_rules,
-    gpu_rules,
-    host_rules,
-    library_rules,
-    model_rules,
-    package_rules,
-    variable_rules,
-)
+from . import advice, engine_rules, machine_rules, model_rules, software_rules, variable_rules
 from .base import Compared, Condition, Rule, Source
 
 __all__ = ["NO_RULE", "RULES", "Compared", "Condition", "Rule", "Source", "advice", "rule_for", "rules_of"]
 
 RULES: tuple[Rule, ...] = (
-    *host_rules.RULES,
+    *machine_rules.HOST_RULES,
     *model_rules.RULES,
     *engine_rules.RULES,
-    *package_rules.RULES,
-    *library_rules.RULES,
-    *gpu_rules.RULES,
+    *software_rules.PACKAGE_RULES,
+    *software_rules.LIBRARY_RULES,
+    *machine_rules.GPU_RULES,
     *variable_rules.RULES,
 )
 """The first row that fits counts; special rows stand before general ones."""

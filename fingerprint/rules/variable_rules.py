@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from . import advice, sources
 from .base import Rule, Source
-from .conditions import ONE_GPU, means_the_same
+from .conditions import DEFAULTS, ONE_GPU, means_the_same
 from .sources import BY_CONSTRUCTION
-from .variable_defaults import DEFAULTS
 
 if TYPE_CHECKING:
     from ...schemas.claim import Level

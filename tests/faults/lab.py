@@ -17,7 +17,7 @@ from fakes.models import save_tiny_model
 from faults.case import NEW_TOKENS, TOPK, Case, Rewrite, Side
 from rip.diverge.compare import Context, diverge
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.drift import drift
 from rip.fingerprint.model.ref import resolve
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.export.identifiers import hash_ids
+from rip.fingerprint.export import hash_ids
 from rip.fingerprint.probes import accelerators
 from rip.fingerprint.untrusted import program
 from rip.schemas.fingerprint import Fact, Fingerprint

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.fields.variables import VARIABLES
+from rip.fingerprint.drift import drift
+from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.probes.context import Context
-from rip.fingerprint.process.installed_packages import build
+from rip.fingerprint.process.python_packages import read_build
 from rip.fingerprint.rules import rule_for
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint, Section, fact
@@ -220,7 +220,7 @@ def test_two_builds_of_one_version_are_told_apart(tmp_path: Path, monkeypatch: p
     found = {}
     for name, record in records.items():
         (info / "RECORD").write_text(record)
-        found[name] = build("kernelly").value
+        found[name] = read_build("kernelly").value
     assert found["first"] == found["other installer"]
     assert found["first"]["record_sha256"] != found["other build"]["record_sha256"]
     assert found["first"]["direct_url"] == "https://example.org/kernelly.git@abc123"

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.drift.compare import GROUPS, by_risk, compare, drift, failing, source_changes
+from rip.fingerprint.drift import GROUPS, by_risk, compare, drift, failing, source_changes
 from rip.fingerprint.present.drift_report import to_html, to_markdown
-from rip.fingerprint.present.drift_sentences import headline, list_replays, permission_note
-from rip.fingerprint.present.values import before_and_after
+from rip.fingerprint.present.drift_sentences import before_and_after, headline, list_replays, permission_note
 from rip.fingerprint.process.proc import NO_PERMISSION
 from rip.schemas.change import NO_RULE, Change, Drift, SourceChange
 from rip.schemas.claim import LEVELS, Level

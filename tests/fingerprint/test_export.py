@@ -8,10 +8,13 @@ import re
 from typing import Any
 
 import pytest
-from rip.fingerprint.export import export
-from rip.fingerprint.export.cyclonedx import bill_of_materials
-from rip.fingerprint.export.in_toto import PREDICATE_TYPE, statement
-from rip.fingerprint.export.otel import attributes
+from rip.fingerprint.export import (
+    PREDICATE_TYPE,
+    bill_of_materials,
+    export,
+    in_toto_statement,
+    otel_attributes,
+)
 from rip.schemas.envelope import Envelope
 from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
 
@@ -108,7 +111,7 @@ def test_a_digest_that_is_only_claimed_is_no_hash(source: str) -> None:
     assert "hashes" not in model
     assert model["components"] == []
     assert faults_of(bill_of_materials(claimed)) is None
-    assert [subject["name"] for subject in statement(claimed, b"x", "f.json")["subject"]] == ["f.json"]
+    assert [one["name"] for one in in_toto_statement(claimed, b"x", "f.json")["subject"]] == ["f.json"]
 
 
 def test_the_same_fingerprint_makes_the_same_bom() -> None:
@@ -135,7 +138,7 @@ def test_a_request_has_opentelemetry_names_for_what_it_states() -> None:
     text = """{"request_id": "r", "messages": [{"role": "user", "content": "hi"}], "model": "smol",
     "sampling": {"temperature": 0.7, "top_p": 0.95, "max_tokens": 256, "seed": 42, "stop": "END", "n": 2},
     "expected": {"finish_reason": "stop"}}"""
-    assert attributes(Envelope.from_json(text, "it")) == {
+    assert otel_attributes(Envelope.from_json(text, "it")) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "smol",
         "gen_ai.request.temperature": 0.7,
@@ -150,4 +153,4 @@ def test_a_request_has_opentelemetry_names_for_what_it_states() -> None:
 
 def test_a_silent_request_states_nothing_of_its_sampling() -> None:
     silent = Envelope.from_json('{"request_id": "r", "prompt_token_ids": [1]}', "it")
-    assert attributes(silent) == {"gen_ai.operation.name": "text_completion"}
+    assert otel_attributes(silent) == {"gen_ai.operation.name": "text_completion"}

@@ -12,7 +12,7 @@ from fakes import servers
 from rip.fingerprint import field_tables
 from rip.fingerprint.collect import collect
 from rip.fingerprint.engine_arguments.meaning import EXPECTED, SETTINGS
-from rip.fingerprint.fields.table import FIELDS
+from rip.fingerprint.field_tables import FIELDS
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.probes.pasted_text import from_text
 from rip.fingerprint.remote.address import Server

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, write_safetensors
 from rip.fingerprint.collect import collect
-from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.drift import drift
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.present.findings import list_warnings
 from rip.schemas.errors import BadInput

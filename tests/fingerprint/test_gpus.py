@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from fakes.nvidia import stand_in
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.export.identifiers import hash_ids
-from rip.fingerprint.gpus import nvidia_query
+from rip.fingerprint.drift import drift
+from rip.fingerprint.export import hash_ids
+from rip.fingerprint.gpus import driver_query
 from rip.fingerprint.probes import nvidia
 from rip.fingerprint.probes.context import Context
 from rip.schemas.fingerprint import Fact, Fingerprint
@@ -230,7 +230,7 @@ def test_library_and_kernel_module_of_different_versions(
 
 
 def test_a_call_that_hangs_costs_its_own_fact_only(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_query, "LIMIT_S", 3.0)  # enough for what comes before
+    monkeypatch.setattr(driver_query, "LIMIT_S", 3.0)  # enough for what comes before
     machine.plays(stand_in.machine() | {"hang.nvmlDeviceGetVbiosVersion": "1"})
     found = read()
     assert gpus(found, "name").value == {"0": "NVIDIA H200"}
@@ -361,7 +361,7 @@ def test_two_readings_of_an_unchanged_machine_are_equal(machine: Machine) -> Non
 
 def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    if nvidia_query.why_absent(nvidia_query.NVML) is None:
+    if driver_query.why_absent(driver_query.NVML) is None:
         pytest.skip("this machine has an NVIDIA driver")
     found = read()
     said = json.dumps(found.flat()["gpu_name_and_compute_capability"])

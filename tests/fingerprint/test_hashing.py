@@ -15,8 +15,7 @@ from fakes.checkpoints import write_safetensors
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.digest_cache import DigestCache
-from rip.fingerprint.model.hashing import hash_files
-from rip.fingerprint.model.read_options import Stopped
+from rip.fingerprint.model.hashing import Stopped, hash_files
 from rip.schemas.errors import BadInput
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from rip.fingerprint.engine_arguments.command_line import arguments_of, is_uninteresting, recognise, split
+from rip.fingerprint.engine_arguments.command_line import (
+    ALIASES,
+    SWITCHES,
+    arguments_of,
+    is_uninteresting,
+    recognise,
+    split,
+)
 from rip.fingerprint.engine_arguments.meaning import EXPECTED, SETTINGS, fields_of
-from rip.fingerprint.engine_arguments.spelling import ALIASES, SWITCHES
 
 TORCH = "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so"
 

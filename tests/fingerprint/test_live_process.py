@@ -15,7 +15,7 @@ import psutil
 import pytest
 from fakes.processes import SLEEP, TITLED_WORKER, make_environment, starting
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.drift import drift
 from rip.fingerprint.probes import named_process
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.process import proc, root_files

@@ -14,11 +14,10 @@ from fakes.nvidia.stand_in import compiler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.libraries import loaded
-from rip.fingerprint.libraries.elf import MAX_BYTES, parse_elf, read_elf
-from rip.fingerprint.libraries.families import family_of
+from rip.fingerprint.libraries.library_file import MAX_BYTES, family_of, parse_elf, read_elf
 from rip.fingerprint.libraries.loaded import LoadedLibrary, loaded_libraries
 from rip.fingerprint.libraries.on_disk import LibrarySearch, version_in_name
-from rip.fingerprint.process import memory_map
+from rip.fingerprint.process import proc
 from rip.fingerprint.process.proc import Unread
 
 pytestmark = [
@@ -263,8 +262,6 @@ def test_a_damaged_loaders_cache_is_no_error(
 def test_reading_many_mappings_is_not_slow_by_design(monkeypatch: pytest.MonkeyPatch) -> None:
     # 100,000 lines of one file are one file, looked at once.
     line = b"%x-%x r--p 00000000 fe:00 7 /usr/lib/libcrypto.so.3\n"
-    monkeypatch.setattr(
-        memory_map, "_read_maps", lambda pid: b"".join(line % (n, n + 1) for n in range(100_000))
-    )
+    monkeypatch.setattr(proc, "_read_maps", lambda pid: b"".join(line % (n, n + 1) for n in range(100_000)))
     assert loaded_libraries() == []
-    assert len(memory_map.read_mappings()) == 1
+    assert len(proc.read_mappings()) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
-from rip.fingerprint.drift.compare import drift, not_compared
+from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.drift.compare import compare
+from rip.fingerprint.drift import compare
 from rip.fingerprint.probes.pasted_text import from_text
 from rip.schemas.fingerprint import NOT_PASTED, Fact, Fingerprint, Section, fact, unavailable
 

@@ -14,7 +14,7 @@ import pytest
 from fakes import libraries
 from fakes.checkpoints import SMALL, write_safetensors
 from fakes.nvidia.stand_in import compiler
-from rip.fingerprint.drift.compare import drift
+from rip.fingerprint.drift import drift
 from rip.schemas.fingerprint import Fingerprint
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.collect import PROBES, collect
-from rip.fingerprint.fields.variables import VARIABLES
+from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.probes.pasted_text import from_text
 from rip.fingerprint.untrusted import redact
 

@@ -20,13 +20,13 @@ from fakes.servers import API_KEY, endless, serve, serve_raw
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
-from rip.fingerprint.drift.compare import drift, not_compared
+from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.present.findings import list_warnings
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.probes.remote_server import probe
 from rip.fingerprint.remote import client as bounded_http
 from rip.fingerprint.remote.address import Server
-from rip.fingerprint.remote.vllm_config_text import settings_of
+from rip.fingerprint.remote.vllm import settings_of
 from rip.schemas.errors import BadInput, EngineFailed
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
@@ -381,7 +381,7 @@ HOSTILE_PROPS: dict[str, tuple[servers.Answer, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_PROPS)
-def test_a_hostile_answer_is_a_fact(name: str, short: None) -> None:
+def test_a_hostile_answer_is_a_fact(name: str) -> None:
     answer, expected = HOSTILE_PROPS[name]
     found = ask({**servers.LLAMA, "GET /props": answer})
     assert reason(found, "engine.version").startswith(expected)
@@ -487,7 +487,7 @@ def test_no_answer_of_wrong_types_ends_the_reading(engine: str, data: st.DataObj
 
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(EngineFailed):
         patched.setattr(bounded_http.Client, "_answer", answer)
-        patched.setattr(bounded_http.Client, "speaks_tls", lambda asked: False)
+        patched.setattr(bounded_http.Client, "uses_tls", lambda asked: False)
         context = Context(None, {}, server=Server("http://127.0.0.1:1"))
         found = Fingerprint.build("0", "2026-07-14T09:30:00+00:00", probe(context))
         assert Fingerprint.from_json(found.to_json(), "it") == found

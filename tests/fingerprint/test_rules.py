@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 import pytest
-from rip.fingerprint.drift.compare import drift
-from rip.fingerprint.fields.variables import VARIABLES
+from rip.fingerprint.drift import drift
+from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.rules import RULES, rule_for, rules_of
-from rip.fingerprint.rules.variable_defaults import DEFAULTS
+from rip.fingerprint.rules.conditions import DEFAULTS
 from rip.schemas.change import Change
 from rip.schemas.fingerprint import NOT_SET, Fact, Fingerprint, Section, fact, unavailable
 

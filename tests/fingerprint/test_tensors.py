@@ -13,15 +13,17 @@ from blake3 import blake3
 from fakes.checkpoints import SMALL, Tensors, reshard, write_raw, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.model import hashing, tensor_stream, tensors
+from rip.fingerprint.model import hashing, tensors
 from rip.fingerprint.model.hashing import Job, read_files, sample_tensors
-from rip.fingerprint.model.tensor_stream import WINDOW_BYTES, WINDOWS, windows_of
 from rip.fingerprint.model.tensors import (
+    WINDOW_BYTES,
+    WINDOWS,
     LayoutFault,
     Tensor,
     listed,
     root_of,
     safetensors_layout,
+    windows_of,
 )
 from rip.schemas.base import canonical_json
 
@@ -76,7 +78,7 @@ def test_the_root_depends_on_neither_shards_nor_order_nor_blocks(
     folder = tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "BLOCK_BYTES", block)
-        patch.setattr(tensor_stream, "GROUP_BYTES", group)
+        patch.setattr(tensors, "GROUP_BYTES", group)
         whole = digests(write_safetensors(folder / "whole.safetensors", content))
         parts = reshard(content, folder, shards)
         for sha256 in (True, False):

@@ -1,12 +1,18 @@
-"""The Python of another process: its version, and where its packages lie. It is read, never run."""
+"""The Python of a process, read and never run: its version, its package folders, what is installed."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit, urlunsplit
 
+from ...schemas.fingerprint import Fact, fact, unavailable
 from . import proc, root_files
 
 _SITE = re.compile(r"^(/.*?/(?:site|dist)-packages)/.*\.so(?:\.[\d.]+)?$")
@@ -137,3 +143,64 @@ def _compiler(interpreter: bytes) -> str | None:
         if begin >= 0 and end > begin:
             return interpreter[begin + 1 : end].decode("ascii", "replace")
     return None
+
+
+SOURCE = "importlib.metadata"
+
+
+def read_version(name: str, folders: list[str] | None = None) -> Fact:
+    """The installed version of one distribution; `folders` as in `build`."""
+    built = read_build(name, folders)
+    return fact(built.value["version"], SOURCE) if built.unavailable is None else built
+
+
+def read_build(name: str, folders: list[str] | None = None) -> Fact:
+    """Version, origin and content of one distribution: distinguishes two builds of one version.
+
+    Args:
+        name: Of the distribution.
+        folders: The `site-packages` of another environment, first one first; None for this process.
+
+    The value has `version`, `record_sha256` (over the names and hashes of the installed files; absent
+    where the installer left no hashes) and, for a package not from an index, `direct_url`.
+    """
+    path = sys.path if folders is None else folders
+    distribution = next(iter(importlib.metadata.distributions(name=name, path=path)), None)
+    if distribution is None:
+        return unavailable("not installed", SOURCE)
+    if not distribution.version:  # an installation that was broken off
+        return unavailable("its metadata names no version", SOURCE)
+    value = {"version": distribution.version}
+    if (digest := _record_digest(distribution.read_text("RECORD"))) is not None:
+        value["record_sha256"] = digest
+    if (url := _direct_url(distribution.read_text("direct_url.json"))) is not None:
+        value["direct_url"] = url
+    return fact(value, SOURCE)
+
+
+def _record_digest(record: str | None) -> str | None:
+    """SHA-256 over the sorted hashed lines of a RECORD.
+
+    Left out, because they differ between two installations of the same wheel: the installer's own files
+    (`.dist-info`), compiled files (no hash), and scripts outside the package folder (their first line names
+    the interpreter).
+    """
+    lines = sorted(
+        line
+        for line in (record or "").splitlines()
+        if "=" in line and ".dist-info/" not in line and not line.startswith(("..", "/"))
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else None
+
+
+def _direct_url(text: str | None) -> str | None:
+    """The origin with its commit; user names, passwords and query strings are taken out."""
+    try:
+        origin = json.loads(text or "null")
+        parts = urlsplit(origin["url"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    host = parts.netloc.rpartition("@")[2]
+    url = urlunsplit((parts.scheme, host, parts.path, "", ""))
+    commit = (origin.get("vcs_info") or {}).get("commit_id")
+    return f"{url}@{commit}" if commit else url

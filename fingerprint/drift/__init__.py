@@ -1,1 +1,0 @@
-"""Two fingerprints to a list of changes, in words and as a report."""
