@@ -383,7 +383,7 @@ def test_what_is_no_model_is_refused(rip: Rip, tmp_path: Path) -> None:
         (["--mode", "golden-decode"], "is missing or empty", "--golden"),
         (["--mode", "golden-decode", "--golden", "none.parquet"], "none.parquet: no such file", ""),
         (["--mode", "golden-decode", "--golden", "r.json"], "cannot be read as a trace", ""),
-        (["--neighbours=-3"], "--neighbours -3", "--neighbours 7"),
+        (["--neighbours=-3"], "--neighbours -3", "for example 7"),
         (["--neighbours", "none.jsonl"], "none.jsonl: cannot be read", ""),
         (["--neighbours", "r.json"], "none would run beside", "number"),
     ],
@@ -415,7 +415,7 @@ def test_a_device_that_is_not_there_is_refused(rip: Rip) -> None:
 def test_the_help_lists_every_setting() -> None:
     from rip.replay.engines.hf.settings import SETTINGS
 
-    listed = command.HELP.split("docs/engines.md:")[1].split("\n\n")[0]
+    listed = command.EXAMPLES.split("docs/engines.md:")[1].split("\n\n")[0]
     said = dict(line.split(maxsplit=1) for line in listed.strip().splitlines())
     assert said == {
         name: known.meaning + (": " + ", ".join(known.choices) if known.choices else "")
@@ -546,7 +546,7 @@ def test_requests_that_were_answered_with_an_error_are_passed_over(rip: Rip) -> 
     (rip.folder / "set.jsonl").write_text(f"{lines[0]}\n{json.dumps(refused)}\n")
     done = rip(requests="set.jsonl")
     assert done.code == 0
-    assert "answered with an error when recorded: 1" in done.err
+    assert "not replayed: 1 request recorded with an error" in done.err
     assert [request.request_id for request in rip.header().requests] == ["a"]
     (rip.folder / "all.jsonl").write_text(json.dumps(refused))
     done = rip(requests="all.jsonl", out="u.parquet")

@@ -364,7 +364,7 @@ def test_what_is_too_noisy_is_said_with_the_rates(tmp_path, coin: float) -> None
     lab = Lab(lambda on: on != GOOD or coin == 1.0, flips=0.0 if coin == 1.0 else 0.5, seed=3)
     ledger, finding = remembered(tmp_path, lab, list("abcd"), repeat=1 if coin == 1.0 else 4)
     assert finding.state == "noise"
-    assert "--repeat 8 may tell" in sentence(ledger.document(finding))
+    assert "try --repeat 8" in sentence(ledger.document(finding))
 
 
 def test_equal_runs_that_decide_nothing_are_told_as_counts(tmp_path) -> None:  # type: ignore[no-untyped-def]
