@@ -279,8 +279,8 @@ def test_check_compares_the_hashes_of_a_model(rip: Rip) -> None:
     Path("other.json").write_text(json.dumps({**raw, "tokenizer_sha256": "e" * 64}))
     done = rip("check", "other.json", "--model", rip.model)
     assert done.code == 1
-    assert "another tokenizer: tokenizer_sha256 is eeeeeeeeeeee…, here " in done.out
-    assert "another model" not in done.out
+    assert "different tokenizer: tokenizer_sha256 is eeeeeeeeeeee…, here " in done.out
+    assert "different model" not in done.out
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_values_that_nothing_can_apply_are_kept_and_said(rip: Rip) -> None:
     checked = rip("envelope", "check", "set.jsonl")
     assert checked.code == 1
     assert "log.jsonl:1: temperature was stated as -5" in checked.out
-    assert "silent on temperature" not in checked.out
+    assert "does not state temperature" not in checked.out
     assert "log.jsonl:1: max_tokens is 0" in checked.out
 
 

@@ -289,10 +289,10 @@ def test_a_file_without_read_permission_is_refused(rip: Rip, tmp_path: Path) -> 
 
 def test_another_model_is_refused_and_recorded_when_allowed(rip: Rip) -> None:
     rip.write(model_artifact_sha256="d" * 64, tokenizer_sha256="...")
-    refused(rip(), "r0: recorded with another model (dddddddddddd…, here ", "--allow-drift")
+    refused(rip(), "r0: recorded with a different model (dddddddddddd…, here ", "--allow-drift")
     done = rip("--allow-drift")
     assert done.code == 0
-    assert "note: r0: drift allowed: recorded with another model" in done.err
+    assert "note: r0: drift allowed: recorded with a different model" in done.err
     assert any("drift allowed" in finding for finding in rip.header().findings)
 
 

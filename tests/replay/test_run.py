@@ -103,7 +103,7 @@ def test_the_trace_holds_every_position_and_says_how_it_came_about(run: Runner) 
     assert (sampling["min_p"].resolved, sampling["min_p"].source) == (0.0, "engine default")
     assert "r0" not in str(header.findings)
     assert any(
-        finding == "a and 1 more: the envelope is silent, so these applied: "
+        finding == "a and 1 more: the envelope does not state these fields, so defaults applied: "
         "top_p=0.95 (generation_config); top_k=0, min_p=0.0 (engine default)"
         for finding in header.findings
     )
@@ -279,7 +279,7 @@ def test_a_redacted_stop_string_does_not_matter_where_tokens_are_forced(run: Run
 def test_another_model_stops_the_replay_unless_it_is_allowed(run: Runner) -> None:
     raw = {**envelope().to_object(), "model_artifact_sha256": "b" * 64}
     other = Envelope.from_object(raw, "test")
-    with pytest.raises(ContractBroken, match="another model"):
+    with pytest.raises(ContractBroken, match="a different model"):
         run(other)
     allowed = run(other, allow_drift=True)
     assert any(finding.startswith("r0: drift allowed: ") for finding in allowed.header.findings)
@@ -295,7 +295,7 @@ def test_token_ids_are_made_from_text_where_the_envelope_has_none(run: Runner) -
     del raw["prompt_token_ids"]
     result = run(Envelope.from_object({**raw, "prompt_text": "w10 w20"}, "test"))
     assert [row["token_id"] for row in rows(result)[:2]] == [10, 20]
-    assert any("token ids were made from text here" in finding for finding in result.header.findings)
+    assert any("the prompt was tokenized here" in finding for finding in result.header.findings)
 
 
 def test_messages_and_tools_go_through_the_template(
@@ -380,7 +380,7 @@ def test_a_tap_that_changes_the_model_is_found_out(run: Runner, mode: str) -> No
     run.engine.run = with_a_heavy_hand  # type: ignore[method-assign]
     result = run(envelope(expected=[5, 6, 7]), capture="sites", mode=mode)
     assert result.header.observer.state == "changed"
-    assert "does not repeat itself" in str(result.header.observer.why)
+    assert "is not deterministic" in str(result.header.observer.why)
 
 
 def test_without_taps_there_is_nothing_to_check(run: Runner) -> None:
@@ -446,7 +446,10 @@ def test_progress_names_the_stage(run: Runner) -> None:
     run.progress = lambda done, total, note: stages.append((done, note))
     run(envelope("a"), capture="sites")
     assert stages[0] == (0, "prefill · a")
-    assert {note for done, note in stages if done} == {"replaying · a", "observer check: again with taps off"}
+    assert {note for done, note in stages if done} == {
+        "replaying · a",
+        "observer check: the first batch with taps off",
+    }
 
 
 def test_an_interruption_before_the_first_row_says_so(run: Runner) -> None:
@@ -531,6 +534,7 @@ def test_an_answer_that_nothing_fixes_is_not_expected_to_come_again(run: Runner)
     assert result.expectations_met
     assert result.outcomes[0].expected == Compared()
     assert any("without a seed" in sentence for sentence in result.header.findings)
+    assert "not-repeatable" in [found.kind for found in result.header.findings_data]
 
 
 def test_where_no_limit_was_stated_as_many_tokens_come_as_were_recorded(run: Runner) -> None:

@@ -193,11 +193,6 @@ def test_a_bad_word_that_ends_the_sequence_is_banned_as_well() -> None:
     assert choose(logits, bad_words=["</s>"])[0] != 2
 
 
-def test_bad_words_need_a_tokenizer() -> None:
-    with pytest.raises(BadInput, match="bad_words needs a tokenizer"):
-        sampler(encode=None, bad_words=["bad"])
-
-
 def test_a_bias_is_added() -> None:
     logits = some_logits()
     weakest = int(logits.argmin())
@@ -305,8 +300,6 @@ def test_a_stop_string_within_the_minimum_ends_nothing() -> None:
     assert ends([0, 1, 3], letters, stop=["bd"], min_tokens=2, max_tokens=9)[2] == "stop", "ends after it"
 
 
-def test_stop_strings_need_a_tokenizer_unless_tokens_are_forced() -> None:
-    with pytest.raises(BadInput, match="stop needs a tokenizer"):
-        ends([0], stop=["x"])
+def test_stop_strings_need_no_tokenizer_where_tokens_are_forced() -> None:
     forced = StopRule(planned(0, PROMPT, golden=[2, 6], stop=["x"], ignore_eos=False), EOS, None)
     assert [forced.reason([2]), forced.reason([2, 6])] == [None, "golden"]
