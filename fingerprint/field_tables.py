@@ -1,7 +1,7 @@
 """Every field of a fingerprint, and the field tables of `docs/fingerprint.md`, which it writes.
 
-Run `python -m rip.fingerprint.field_tables`. With `--check` it only says whether the document is in step. What a field is stands in the tables of fields,
-what a change of it puts at risk in the rules.
+Run `python -m rip.fingerprint.field_tables`. With `--check` it only says whether the document is in step.
+What a field is stands in the tables of fields, what a change of it puts at risk in the rules.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS
-from .fields import machine_fields as fields_machine
-from .fields import model_fields as fields_model
+from .fields import machine_fields, model_fields
 from .fields.known_names import VARIABLES
 from .rules import RULES, Rule, advice, rules_of
 
@@ -60,8 +59,8 @@ _VARIABLES = (
 FIELDS: dict[str, tuple[Field, ...]] = {
     section: tuple(Field(name, meaning, source or "the environment") for name, meaning, source in rows)
     for section, rows in {
-        **fields_model.ROWS,
-        **fields_machine.ROWS,
+        **model_fields.ROWS,
+        **machine_fields.ROWS,
         "determinism": _VARIABLES,
     }.items()
 }

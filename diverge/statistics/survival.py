@@ -21,6 +21,8 @@ def survival(times: Sequence[tuple[int, bool]]) -> list[SurvivalPoint]:
             equal and False: it ended, or was cut, without diverging (censored).
     """
     diverging = Counter(step for step, event in times if event)
+    if not diverging:
+        return []
     # A sequence of n equal tokens was at risk at steps 0 … n − 1, one that diverges at n also at n.
     last = np.sort([step if event else step - 1 for step, event in times])
     steps = np.array(sorted(diverging), np.int64)

@@ -1,6 +1,7 @@
 """What llama.cpp, Ollama, Text Generation Inference, SGLang and TensorRT-LLM servers report.
 
-For each: how it is recognised, and a `read_…` that asks everything that changes nothing.
+For each: the routes and fields that hold a fact, how it is recognised, and a `read_…` that asks only what
+changes nothing. vLLM has a file of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .server_reading import (
 )
 from .vllm import read_tokenizer
 
-_PROPS = "/props"
-_META = "/v1/models meta"
-_OF_PROPS = (
+_LLAMA_PROPS = "/props"
+_LLAMA_META = "/v1/models meta"
+_OF_LLAMA_PROPS = (
     ("engine.version", "build_info"),
     ("model.served", "model_path"),
     ("model.served_name", "model_alias"),
@@ -30,7 +31,7 @@ _OF_PROPS = (
     ("engine.slot_context", ("default_generation_settings", "n_ctx")),
     ("engine.speculative_decoding", ("default_generation_settings", "params", "speculative.types")),
 )
-_OF_META = (
+_OF_LLAMA_META = (
     ("model.vocab_size", "n_vocab"),
     ("model.context_length", "n_ctx_train"),
     ("model.parameters", "n_params"),
@@ -46,12 +47,12 @@ def recognise_llama(props: Any) -> str | None:
 
 
 def read_llama(reading: ServerReading) -> None:
-    """Ask everything that changes nothing."""
-    props = reading.ask(_PROPS, "engine.version", "template.sha256", "sampling.server_defaults")
+    """Ask a llama.cpp server (seen with b11549): build, model, slots, sampling defaults, template."""
+    props = reading.ask(_LLAMA_PROPS, "engine.version", "template.sha256", "sampling.server_defaults")
     if props is not None:
         _add_props(props, reading)
     models = reading.ask("/v1/models", "model.served_name")
-    reading.add_parts(part(models, "data", 0, "meta"), _OF_META, _META)
+    reading.add_parts(part(models, "data", 0, "meta"), _OF_LLAMA_META, _LLAMA_META)
     _read_slots(reading)
     _read_adapters(reading)
     answer = reading.ask("/tokenize", "tokenizer.probe", body={"content": PROBE_TEXT, "add_special": True})
@@ -62,13 +63,13 @@ def read_llama(reading: ServerReading) -> None:
 
 
 def _add_props(props: Any, reading: ServerReading) -> None:
-    reading.add_parts(props, _OF_PROPS, _PROPS)
-    reading.add_text_digest("template.sha256", part(props, "chat_template"), _PROPS)
+    reading.add_parts(props, _OF_LLAMA_PROPS, _LLAMA_PROPS)
+    reading.add_text_digest("template.sha256", part(props, "chat_template"), _LLAMA_PROPS)
     defaults = table(part(props, "default_generation_settings", "params"))
-    reading.add("sampling.server_defaults", defaults or None, _PROPS)
+    reading.add("sampling.server_defaults", defaults or None, _LLAMA_PROPS)
     marks = {name: props[name] for name in ("bos_token", "eos_token") if isinstance(part(props, name), str)}
-    reading.add("tokenizer.served_special_tokens", marks or None, _PROPS)
-    reading.add_volatile("replica.is_sleeping", part(props, "is_sleeping"), _PROPS)
+    reading.add("tokenizer.served_special_tokens", marks or None, _LLAMA_PROPS)
+    reading.add_volatile("replica.is_sleeping", part(props, "is_sleeping"), _LLAMA_PROPS)
 
 
 def _read_slots(reading: ServerReading) -> None:
@@ -92,7 +93,7 @@ def _read_adapters(reading: ServerReading) -> None:
     reading.add_absent(["model.adapters"], reason, source)
 
 
-_LOADED, _KNOWN, _SHOW = "/api/ps", "/api/tags", "/api/show"
+_OLLAMA_LOADED, _OLLAMA_KNOWN, _OLLAMA_SHOW = "/api/ps", "/api/tags", "/api/show"
 
 
 def recognise_ollama(version: Any) -> str | None:
@@ -101,10 +102,13 @@ def recognise_ollama(version: Any) -> str | None:
 
 
 def read_ollama(reading: ServerReading) -> None:
-    """Ask everything that changes nothing; no model is loaded for it."""
+    """Ask an Ollama server (written for 0.5 and later): its version, and the loaded model by digest.
+
+    No model is loaded for it.
+    """
     version = reading.ask("/api/version", "engine.version")
     reading.add("engine.version", part(version, "version"), "/api/version")
-    models, source = _list_models(reading)
+    models, source = _list_ollama_models(reading)
     digests = {model["name"]: model.get("digest") for model in models}
     reading.add("model.digests", dict(sorted(digests.items())) or None, source)
     if len(models) != 1:
@@ -114,24 +118,24 @@ def read_ollama(reading: ServerReading) -> None:
     name = models[0]["name"]
     reading.add("model.served", name, source)
     reading.add("engine.max_model_len", models[0].get("context_length"), source)
-    shown = reading.ask(_SHOW, "template.sha256", body={"model": name})
+    shown = reading.ask(_OLLAMA_SHOW, "template.sha256", body={"model": name})
     if shown is not None:
-        _add_model(shown, reading)
+        _add_ollama_model(shown, reading)
 
 
-def _list_models(reading: ServerReading) -> tuple[list[dict[str, Any]], str]:
+def _list_ollama_models(reading: ServerReading) -> tuple[list[dict[str, Any]], str]:
     """The models in memory, else those on disk, and which of the two."""
-    for source in (_LOADED, _KNOWN):
+    for source in (_OLLAMA_LOADED, _OLLAMA_KNOWN):
         listed = rows(part(reading.ask(source, "model.digests"), "models"))
         if models := [model for model in listed if isinstance(model.get("name"), str)]:
             return models, source
-    return [], _KNOWN
+    return [], _OLLAMA_KNOWN
 
 
-def _add_model(model: Any, reading: ServerReading) -> None:
-    reading.add_text_digest("template.sha256", part(model, "template"), _SHOW)
+def _add_ollama_model(model: Any, reading: ServerReading) -> None:
+    reading.add_text_digest("template.sha256", part(model, "template"), _OLLAMA_SHOW)
     if part(model, "system"):
-        reading.add_text_digest("template.system_prompt_sha256", part(model, "system"), _SHOW)
+        reading.add_text_digest("template.system_prompt_sha256", part(model, "system"), _OLLAMA_SHOW)
     info = table(part(model, "model_info"))
     architecture = info.get("general.architecture")
     parts = (
@@ -140,13 +144,13 @@ def _add_model(model: Any, reading: ServerReading) -> None:
         ("model.architecture", ("model_info", "general.architecture")),
         ("model.context_length", ("model_info", f"{architecture}.context_length")),
     )
-    reading.add_parts(model, parts, _SHOW)
+    reading.add_parts(model, parts, _OLLAMA_SHOW)
     pairs: dict[str, list[str]] = {}
     for line in text_or_empty(part(model, "parameters")).split("\n"):
         key, _, value = line.strip().partition(" ")
         if key:
             pairs.setdefault(key, []).append(value.strip())
-    reading.add("sampling.server_defaults", pairs or None, _SHOW)
+    reading.add("sampling.server_defaults", pairs or None, _OLLAMA_SHOW)
 
 
 _TGI_INFO = "/info"
@@ -166,35 +170,35 @@ _OF_TGI_INFO = (
 
 def recognise_tgi(info: Any) -> str | None:
     """By the fields that only its description has."""
-    one = _flattened(info)
+    one = _flatten_tgi(info)
     return "tgi" if "model_id" in one and {"max_concurrent_requests", "docker_label"} & set(one) else None
 
 
 def read_tgi(reading: ServerReading) -> None:
-    """Ask everything that changes nothing."""
-    one = _flattened(reading.ask(_TGI_INFO, "engine.version"))
+    """Ask Text Generation Inference (written for versions 1 to 3): `/info` holds nearly all of it."""
+    one = _flatten_tgi(reading.ask(_TGI_INFO, "engine.version"))
     reading.add_parts(one, _OF_TGI_INFO, _TGI_INFO)
     reading.add("engine.dtype", text_or_empty(one.get("model_dtype")).removeprefix("torch."), _TGI_INFO)
     tokens = reading.ask("/tokenize", "tokenizer.probe", body={"inputs": PROBE_TEXT})
-    reading.add_tokens(_ids(tokens), "/tokenize")
+    reading.add_tokens(_token_ids(tokens), "/tokenize")
     body = {"messages": list(PROBE_MESSAGES)}
     answer = reading.ask("/chat_tokenize", "template.probe_tokens", body=body)
-    reading.add_prompt_tokens(_ids(part(answer, "tokenize_response")), "/chat_tokenize")
+    reading.add_prompt_tokens(_token_ids(part(answer, "tokenize_response")), "/chat_tokenize")
 
 
-def _flattened(info: Any) -> dict[str, Any]:
+def _flatten_tgi(info: Any) -> dict[str, Any]:
     """Some releases list their one model apart."""
     return {**table(info), **table(part(info, "models", 0))}
 
 
-def _ids(tokens: Any) -> list[Any] | None:
+def _token_ids(tokens: Any) -> list[Any] | None:
     return [token.get("id") for token in rows(tokens)] or None
 
 
 _SGLANG_INFO = "/server_info (resolved)"
-_STATE = "/server_info internal_states"
-_MODEL = "/model_info"
-_READINGS = frozenset(
+_SGLANG_STATE = "/server_info internal_states"
+_SGLANG_MODEL = "/model_info"
+_SGLANG_READINGS = frozenset(
     {"internal_states", "version", "server_args", "status", "last_gen_throughput", "memory_usage", "load"}
     | {"avg_spec_accept_length", "step_time_dict", "effective_max_running_requests_per_dp"}
 )
@@ -210,21 +214,26 @@ def recognise_sglang(info: Any) -> str | None:
 
 
 def read_sglang(reading: ServerReading) -> None:
-    """Ask everything that changes nothing."""
+    """Ask an SGLang server (written for 0.5): its arguments, resolved, and the state of its schedulers.
+
+    Its `/server_info` holds API keys in the clear: they are taken out before anything is kept. The checksums
+    of `/weights_checker` are not requested: a different action of that route overwrites the live weights, and
+    releases before that action was added fail on it inside the scheduler.
+    """
     info = reading.ask("/server_info", "engine.version", older="/get_server_info")
     arguments = {**table(part(info, "server_args")), **table(info)}
     reading.add("engine.version", arguments.get("version"), _SGLANG_INFO)
     states = rows(arguments.get("internal_states"))
     if states:  # what the scheduler uses precedes what was requested
-        reading.add_settings("sglang", states[0], _STATE)
+        reading.add_settings("sglang", states[0], _SGLANG_STATE)
     reading.add_settings("sglang", arguments, _SGLANG_INFO)
     reading.add("model.quantization_method", arguments.get("quantization"), _SGLANG_INFO)
     if "speculative_algorithm" in arguments and arguments["speculative_algorithm"] is None:
         reading.add("engine.speculative_decoding", "none", _SGLANG_INFO)
-    reading.add_arguments(arguments, _SGLANG_INFO, _READINGS)
-    model = reading.ask(_MODEL, "model.served", older="/get_model_info")
-    reading.add_settings("sglang", table(model), _MODEL)
-    reading.add("model.architecture", part(model, "architectures", 0), _MODEL)
+    reading.add_arguments(arguments, _SGLANG_INFO, _SGLANG_READINGS)
+    model = reading.ask(_SGLANG_MODEL, "model.served", older="/get_model_info")
+    reading.add_settings("sglang", table(model), _SGLANG_MODEL)
+    reading.add("model.architecture", part(model, "architectures", 0), _SGLANG_MODEL)
     read_tokenizer(reading)
     reason = "not asked: another action of the same route overwrites the live weights"
     reading.add_absent(["model.weights_checksum"], reason, "/weights_checker")
@@ -234,7 +243,10 @@ _TENSORRT_INFO = "/server_info"
 
 
 def read_tensorrt_llm(reading: ServerReading) -> None:
-    """Ask everything that changes nothing."""
+    """Ask a TensorRT-LLM server (written for 1.0): version and settings.
+
+    `/metrics` and `/perf_metrics` are never read: reading them empties them for whoever collects them.
+    """
     version = reading.ask("/version", "engine.version")
     reading.add("engine.version", part(version, "version"), "/version")
     info = table(reading.ask(_TENSORRT_INFO, "engine.arguments"))

@@ -152,7 +152,7 @@ def test_an_expected_text_decides_as_well_and_what_cannot_be_compared_is_no_pass
     rip.write(expected={"finish_reason": "stop"})
     unknown = rip(out="unknown.parquet")
     assert unknown.code == 3
-    assert "1 could not be compared: the recorded answer holds neither token ids nor text" in unknown.err
+    assert "1 could not be compared: the recorded answer has neither token ids nor text" in unknown.err
     assert "reproduced" not in unknown.err
 
 
@@ -319,7 +319,7 @@ def cut_short(weights: dict[str, Any]) -> None:
         (lambda f: os.truncate(f / "model.safetensors", 5000), "transformers cannot load"),
         (lambda f: os.truncate(f / "model.safetensors", 0), "transformers cannot load"),
         (lambda f: rewrite(f, lambda w: w.pop(WEIGHT)), f"not in its files: 1, first {WEIGHT}"),
-        (lambda f: rewrite(f, cut_short), f"another shape in its files: 1, first {WEIGHT}"),
+        (lambda f: rewrite(f, cut_short), f"a different shape in its files: 1, first {WEIGHT}"),
         (lambda f: (f / "model.safetensors").unlink(), "no weights"),
         (lambda f: (f / "config.json").unlink(), "no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "config.json"),
@@ -369,8 +369,8 @@ def test_what_is_no_model_is_refused(rip: Rip, tmp_path: Path) -> None:
         (["--set", "dtype=int8"], "not a value of dtype", "bfloat16"),
         (["--set", "attention="], "not a value of attention", "sdpa"),
         (["--set", "attention=fastest"], "no such attention implementation", "eager"),
-        (["--set", "device=banana"], "torch knows no such device", "cpu"),
-        (["--set", "device=meta"], "computes nothing", "cpu"),
+        (["--set", "device=banana"], "torch does not know this device", "cpu"),
+        (["--set", "device=meta"], "it does not compute", "cpu"),
         (["--set", "padding_side=up"], "not a value of padding_side", "left"),
         (["--sites", "("], "not a regular expression", "layers"),
         (["--sites", "nothing_of_the_kind"], "matches no site", ""),
@@ -409,7 +409,7 @@ def test_a_device_that_is_not_there_is_refused(rip: Rip) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
-    refused(rip("--set", "device=cuda:0"), "--set device=cuda:0: ", "torch sees here: cpu")
+    refused(rip("--set", "device=cuda:0"), "--set device=cuda:0: ", "choose one that torch finds here: cpu")
 
 
 def test_the_help_lists_every_setting() -> None:

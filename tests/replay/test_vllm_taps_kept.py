@@ -97,7 +97,7 @@ def test_rows_that_are_taken_while_an_answer_goes_on_are_those_of_a_whole_one(
     monkeypatch.setattr(vllm_sites.VllmTaps, "joined_so_far", counted)
     whole = observed(lab, TappedVllm(kept_back=2))
     assert taken == []
-    monkeypatch.setattr(sending, "LOOKED_S", 0.0)
+    monkeypatch.setattr(sending, "TAPS_READ_S", 0.0)
     other = Lab(lab.folder / "other", lab.stack)
     other.folder.mkdir()
     pieces = observed(other, TappedVllm(kept_back=2))
