@@ -117,9 +117,6 @@ ONEDNN_ISA = Source(
     "oneDNN, CPU dispatcher control",
     "https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html",
 )
-ONEDNN_SAME = Source(
-    "oneDNN, Deterministic", "https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_deterministic.html"
-)
 OPENBLAS = Source(
     "OpenBLAS, Runtime variables",
     "https://github.com/OpenMathLib/OpenBLAS/blob/develop/docs/runtime_variables.md",
