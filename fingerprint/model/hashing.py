@@ -82,7 +82,7 @@ class Reading:
     contents: tuple[bytes, ...]
     """Digests of its tensors' bytes, in the order of the layout (see `tensors`)."""
     sampled: tuple[bytes, ...]
-    """The same of the windows of each tensor (see `tensor_stream`)."""
+    """The same of the windows of each tensor (see `tensors.py`)."""
     size: int
     cached: bool
 

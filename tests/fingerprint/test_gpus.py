@@ -254,7 +254,7 @@ def commands_of_children() -> list[str]:
 def test_a_hanging_driver_does_not_keep_the_command(machine: Machine, call: str) -> None:
     machine.plays(stand_in.machine() | {f"hang.{call}": "1"})
     script = (
-        "from rip.fingerprint.gpus import nvidia_query; nvidia_query.LIMIT_S = 0.7\n"
+        "from rip.fingerprint.gpus import driver_query; driver_query.LIMIT_S = 0.7\n"
         "from rip.fingerprint.collect import collect; print(collect().to_json())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

@@ -136,10 +136,10 @@ def test_a_cache_that_cannot_be_written_is_only_noted(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from rip.fingerprint.model import digest_cache, hashing, tensor_stream
+from rip.fingerprint.model import digest_cache, hashing, tensors
 from rip.fingerprint.model.tensors import safetensors_layout
 digest_cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
-hashing.BLOCK_BYTES, tensor_stream.GROUP_BYTES = 1000, 5000
+hashing.BLOCK_BYTES, tensors.GROUP_BYTES = 1000, 5000
 journal, sha256, after, *names = sys.argv[1:]
 done_before = 0
 
