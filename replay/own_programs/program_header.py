@@ -22,7 +22,7 @@ from ...schemas.fingerprint import Fingerprint
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
 from ..capture.modules import some_of
 from ..capture.taps import Taps
-from ..row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ..row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ..row_summaries.rows import Rows
 from .fed_sequences import FedSequence
 

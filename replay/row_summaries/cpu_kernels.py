@@ -20,7 +20,7 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
 from ...schemas.trace import SKETCH_SIZE
-from .reference import SAFE_SQUARES
+from .row_hash_and_sketch import SAFE_SQUARES
 
 LANES = SKETCH_SIZE
 BFLOAT16, FLOAT16, FLOAT32, FLOAT64 = range(4)

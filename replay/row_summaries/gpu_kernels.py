@@ -1,8 +1,9 @@
 # mypy: disable-error-code="misc, no-untyped-def, no-untyped-call, untyped-decorator, no-any-return"
 """The fused kernel for GPUs, in Triton: row hash, sketch, L2 and absmax of many rows, without synchronising.
 
-It knows rows in device memory and the slots of `rows.py`; the definitions stand in `reference.py`. Additions
-happen in exactly the reference's order, unfused: not only the hash agrees bit for bit.
+It knows rows in device memory and the slots of `rows.py`; the definitions stand in
+`row_hash_and_sketch.py`. Additions happen in exactly the order of the reference, unfused: not only the hash
+agrees bit for bit.
 
 A program has ROWS rows and walks along them in steps of BLOCKS blocks of 16 lanes. Hash and absmax are free
 of order, so a step's elements are spread over all threads of the program. The sketch and L2 have their order
@@ -18,7 +19,7 @@ import triton
 import triton.language as tl
 
 from ...schemas.trace import SKETCH_SIZE
-from .reference import SAFE_SQUARES, WORD_BYTES, hash_keys, hash_offset, is_negative
+from .row_hash_and_sketch import SAFE_SQUARES, WORD_BYTES, hash_keys, hash_offset, is_negative
 from .rows import ABSMAX_HALF, L2_HALF, SKETCH_HALF, SLOT_HALVES, SLOT_WORDS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

@@ -1,6 +1,6 @@
 """Rows of a trace: tokens, distributions, sampler, execution shapes, and the summaries of their sites.
 
-The summaries are defined in `reference.py`; every kernel gives what `summarise_by_reference` gives.
+The summaries are defined in `row_hash_and_sketch.py`; every kernel gives what `summarise_by_reference` gives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.trace import SKETCH_SIZE
-from .reference import (
+from .row_hash_and_sketch import (
     F32,
     U64,
     absmax_rows_reference,

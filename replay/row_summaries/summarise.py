@@ -1,6 +1,6 @@
 """Summarising tensors, the entry point of the taps: row hash, L2, absmax and sketch of rows, without a copy.
 
-It knows torch tensors and where results go; the definitions stand in `reference.py`, the
+It knows torch tensors and where results go; the definitions stand in `row_hash_and_sketch.py`, the
 fast kernel in `cpu_kernels.py`, that of GPUs behind `gpu_queue.py`. Where numba is missing, or a dtype is
 rare, the numpy reference gives the same values.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .reference import WORD_BYTES, hash_keys, hash_offset, is_negative
+from .row_hash_and_sketch import WORD_BYTES, hash_keys, hash_offset, is_negative
 from .rows import RowSummaries, as_rows, no_room, summarise_by_reference
 
 if TYPE_CHECKING:

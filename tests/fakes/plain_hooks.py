@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rip.replay.row_summaries.reference import digests, hash_rows_reference
+from rip.replay.row_summaries.row_hash_and_sketch import digests, hash_rows_reference
 from rip.schemas.trace import Site
 
 Pass = dict[tuple[str, str], list[torch.Tensor]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from fakes.traces import header
 from rip.replay.engines.base import Engine, Finished
 from rip.replay.request.batches import Batch
-from rip.replay.row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from rip.replay.row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from rip.replay.trace_writer import SequenceInfo, TraceWriter
 from rip.schemas.trace import Mode
 

@@ -15,7 +15,7 @@ from fakes.failing_server import Json, Send
 from fakes.inference import Vllm
 from fakes.tapping import ALONE
 from fakes.toy_model import TOY
-from rip.replay.row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from rip.replay.row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from rip.replay.row_summaries.rows import RowSummaries
 from rip.replay.vllm_tap.part_file import ROW_FIELDS, Distributions, Part, TappedRequest, write_part
 from rip.replay.vllm_tap.rank_folder import SITES, STATE, boot_id

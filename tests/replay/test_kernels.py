@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rip.replay.row_summaries import summarise
-from rip.replay.row_summaries.reference import (
+from rip.replay.row_summaries.row_hash_and_sketch import (
     absmax_rows_reference,
     hash_rows_reference,
     l2_rows_reference,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.reference import (
+from rip.replay.row_summaries.row_hash_and_sketch import (
     ROW_HASH_NAME,
     SKETCH_NAME,
     absmax_rows_reference,

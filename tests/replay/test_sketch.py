@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay.row_summaries.reference import (
+from rip.replay.row_summaries.row_hash_and_sketch import (
     absmax_rows_reference,
     bfloat16_values,
     estimate_distance,

@@ -8,7 +8,7 @@ from fakes.plain_hooks import bits_of, plain_hooks, reference_hash, row_of
 from fakes.replaying import batch_of, run, run_one
 from rip.replay.capture.observed_passes import Segment, StepBlock
 from rip.replay.capture.taps import Taps
-from rip.replay.row_summaries.reference import hash_rows_reference
+from rip.replay.row_summaries.row_hash_and_sketch import hash_rows_reference
 from rip.replay.row_summaries.rows import RowSummaries
 from rip.schemas.errors import BadInput
 from torch import nn

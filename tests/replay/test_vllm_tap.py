@@ -24,7 +24,7 @@ from fakes.vllm_runner import (
     small_model,
 )
 from rip.replay.row_summaries.gpu_queue import Pending
-from rip.replay.row_summaries.reference import hash_rows_reference
+from rip.replay.row_summaries.row_hash_and_sketch import hash_rows_reference
 from rip.replay.row_summaries.rows import RowSummaries, summarise_by_reference
 from rip.replay.row_summaries.token_distribution import top_k_of_rows
 from rip.replay.tap_trace import trace_from_tap

@@ -18,7 +18,7 @@ from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import GENERATION_CONFIG, PROGRAMS
 from ...request.resolve import UNKNOWN_LENGTH, Capabilities
-from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import Rows
 from ..base import Finished, Opening, refuse_server
 from ..model_files import folder_of, load_tokenizer, text_of, texts_of, tokenize

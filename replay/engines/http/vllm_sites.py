@@ -20,7 +20,7 @@ from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
 from ...request.resolve import Capabilities
-from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from ..base import Opening
 from .answer import Answer

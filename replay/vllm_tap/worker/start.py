@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ....schemas.trace import Site
-from ...row_summaries.reference import ROW_HASH_NAME, SKETCH_NAME
+from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.summarise import prepare_kernel
 from .model_runners import observe_runner
 from .module_taps import ModuleTaps
