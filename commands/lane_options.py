@@ -59,7 +59,7 @@ LaneName = Annotated[
 AllowDrift = Annotated[
     bool,
     typer.Option(
-        "--allow-drift", help="Run although an envelope names another model, tokenizer or chat template."
+        "--allow-drift", help="Run although an envelope names a different model, tokenizer or chat template."
     ),
 ]
 Settings = Annotated[

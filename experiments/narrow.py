@@ -37,7 +37,7 @@ class NarrowRequest:
         level: What counts as a divergence.
         repeat: Runs that a mixture gets at most.
         capture: None: as `rip replay` does by default.
-        allow_drift: Run although an envelope names another model, tokenizer or template.
+        allow_drift: Run although an envelope names a different model, tokenizer or template.
         force: Start over, whatever the folder holds.
     """
 

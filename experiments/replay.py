@@ -48,7 +48,7 @@ class ReplayRequest:
         positions: `A:B`: positions whose rows are kept.
         zoom: `POSITION[:SITE]`: the ops to record.
         topk: Size of the recorded distributions.
-        allow_drift: Run although an envelope names another model, tokenizer or template.
+        allow_drift: Run although an envelope names a different model, tokenizer or template.
         force: Replace a trace, or the rest of an unfinished one.
     """
 
