@@ -184,7 +184,7 @@ class Commands:
 
     @cached_property
     def _drift_was_allowed(self) -> bool:
-        """B ran on a different model, tokenizer or template than its envelopes name, as they say themselves."""
+        """B ran on a different model, tokenizer or template than its envelopes name."""
         fingerprint = self.header_b.fingerprint
         if fingerprint is None:
             return False

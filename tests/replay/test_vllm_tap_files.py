@@ -32,7 +32,7 @@ from rip.replay.vllm_tap.part_file import (
 )
 from rip.replay.vllm_tap.tap_folder import TapFolder
 from rip.replay.vllm_tap.worker.recorder import TapSettings
-from rip.replay.vllm_tap.worker.start import rank_writer
+from rip.replay.vllm_tap.worker import rank_writer
 from rip.schemas.errors import EngineFailed
 
 
