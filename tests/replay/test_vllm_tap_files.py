@@ -31,8 +31,8 @@ from rip.replay.vllm_tap.part_file import (
     write_part,
 )
 from rip.replay.vllm_tap.tap_folder import TapFolder
-from rip.replay.vllm_tap.worker.recorder import TapSettings
 from rip.replay.vllm_tap.worker import rank_writer
+from rip.replay.vllm_tap.worker.recorder import TapSettings
 from rip.schemas.errors import EngineFailed
 
 
