@@ -107,7 +107,7 @@ def modules() -> list[str]:
         ("replay/unlisted.py", "", "rooms of replay"),
         ("replay/engines/hf/model.py", "from ..http import client", "engines"),
         ("fingerprint/probes/cpu.py", "from .. import collect", "fingerprint"),
-        ("fingerprint/drift.py", "from ..present import drift_report", "fingerprint"),
+        ("fingerprint/drift.py", "from .present import drift_report", "fingerprint"),
         (
             "fingerprint/model/hashing.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..probes import cpu",
@@ -149,6 +149,8 @@ def test_every_file_of_the_commands_is_a_command_or_shared() -> None:
     files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {"__init__"}
     assert names == {words[0] for words in commands()}
     for shared in files - names:
+        if f"from .commands.{shared} import" in (ROOT / "cli.py").read_text("utf-8"):
+            continue
         importers = [
             path.stem
             for path in (ROOT / "commands").glob("*.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def test_the_command_that_confirms_the_cause_gives_the_numbers_of_a_again(
     monkeypatch.chdir(traces)
     _, text = rip("diverge", "alone.parquet", "batched.parquet", "-o", "why", "--json", "--force")
     batch = next(cause for cause in json.loads(text)["causes"] if cause["id"] == "batch-shape")
-    commands = [shlex.split(part) for part in batch["confirm"].split("; ")]
+    commands = [batch["confirm"]["argv"], batch["confirm"]["then"]]
     assert [command[:2] for command in commands] == [["rip", "replay"], ["rip", "diverge"]]
     assert rip(*commands[0][1:])[0] == 0
     code, text = rip(*commands[1][1:], "--json")
@@ -142,7 +141,8 @@ def test_the_golden_path_keeps_every_position_comparable(traces: Path, smollm2: 
     assert rip(*words, *golden, "-o", forced)[0] == 0
     _, verdict = diverge(traces, "alone.parquet", "forced-batch.parquet")
     assert verdict["first_token"] is None, "all tokens are equal: they were forced"
-    assert "forced" in verdict["levels"]["token"]["why"]
+    [why] = [one for one in verdict["levels"]["token"]["why"] if one["kind"] == "tokens forced"]
+    assert why["forced"] == why["generated"] > 0
     assert verdict["levels"]["bitwise"]["state"] == "fails"
     positions = rip("query", traces / "alone.parquet", "SELECT count(*) AS n FROM tokens", "--format", "csv")[
         1

@@ -40,7 +40,7 @@ def package_folders() -> list[Path]:
 
 def package_files() -> set[str]:
     """Every file of the package, by its path in the wheel."""
-    files = [ROOT / "__init__.py", ROOT / "__main__.py", ROOT / "py.typed"]
+    files = [ROOT / name for name in ("__init__.py", "__main__.py", "cli.py", "py.typed")]
     for folder in package_folders():
         files += [path for path in folder.iterdir() if path.is_file()]
     return {f"rip/{path.relative_to(ROOT).as_posix()}" for path in files}
@@ -53,7 +53,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for folder in {path.relative_to(ROOT).parts[0] for path in package_folders()}:
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
-    for name in ("__init__.py", "__main__.py", "py.typed", "pyproject.toml", "README.md", "LICENSE"):
+    for name in (
+        "__init__.py",
+        "__main__.py",
+        "cli.py",
+        "py.typed",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    ):
         shutil.copy(ROOT / name, copy)
     out = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)]

@@ -185,7 +185,10 @@ def test_what_an_engine_does_not_tell_is_no_pass(check: Callable[..., Done]) -> 
         (("--set", "batch_size=4"), "the check chooses the batches"),
         (("--tokens", "600"), "do not fit the context of 512"),
         (("--min-length", "50"), "do not fit the context"),
-        (("--engine", "fakes.offline_engines:ScheduledEngine", "--mode", "golden-decode"), "has no mode"),
+        (
+            ("--engine", "fakes.offline_engines:ScheduledEngine", "--mode", "golden-decode"),
+            "does not support mode",
+        ),
         (("--engine", "fakes.offline_engines:ScheduledEngine", "--sampled"), "does not support seeds"),
         (("--engine", "fakes.offline_engines:FailingToGenerate"), "IndexError"),
         (("--engine", "no_such"), "unknown engine"),

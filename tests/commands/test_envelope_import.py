@@ -197,19 +197,19 @@ def test_what_rip_wrote_itself_is_not_imported(rip: Rip) -> None:
     (Path("one.json")).write_text(json.dumps(json.loads(Path("set.jsonl").read_text()), indent=2))
     for name in ("set.jsonl", "one.json"):
         done = rip("envelope", "import", name, "-o", "again.jsonl")
-        assert (done.code, "an envelope already" in done.err) == (2, True), done.err
+        assert (done.code, "already an envelope" in done.err) == (2, True), done.err
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{\n "model_type": "llama"\n}\n', "bad.jsonl: no request in any form"),
+        ('{\n "model_type": "llama"\n}\n', "bad.jsonl: not a request in any known form"),
         ('[\n {"prompt": "a"}\n]\n', "bad.jsonl: one JSON array"),
         ('{"prompt": "a"}\n{"messages": []}\n', "bad.jsonl:2: the prompt"),
-        ('\n{"nothing": 1}\n', "bad.jsonl:2: no request"),
+        ('\n{"nothing": 1}\n', "bad.jsonl:2: not a request"),
         ('{"prompt": "a"}\n{"prompt": \n', "bad.jsonl:2: not JSON"),
         ('{"custom_id": "x", "response": {"body": {}}}\n', "bad.jsonl:1: an answer to 'x'"),
-        ('{"custom_id": "x", "body": {"prompt": "a"}}\n' * 2, "bad.jsonl:2: the custom_id 'x' stands twice"),
+        ('{"custom_id": "x", "body": {"prompt": "a"}}\n' * 2, "bad.jsonl:2: the custom_id 'x' occurs twice"),
         ('{"event": "request.finished", "obj": {"rid": "r"}, "out": {}}\n', "bad.jsonl:1: it has no prompt"),
         ("Receive: obj=GenerateReqInput(text='a')\n", "bad.jsonl:1: not JSON"),
         ("", "no request that rip can read"),

@@ -182,7 +182,7 @@ def test_ctrl_c_ends_the_run_and_keeps_the_others(rip: CommandLine, number: str)
         (
             ("--vary", "batch_size=1:0"),
             "--vary batch_size=1:0 (0): not a whole number",
-            "example batch_size=8",
+            "example --set batch_size=2",
         ),
         (("--vary", "batch_size=no:1"), "--vary batch_size=no:1 (no): not a whole number", ""),
         (("--vary", "a=1:2", "--vary", "a=1:3"), "--vary a=1:3: a is varied already, with --vary a=1:2", ""),
@@ -225,7 +225,7 @@ def test_requests_that_cannot_be_used_are_refused(rip: CommandLine) -> None:
     ("lane", "message", "fix"),
     [
         ('neighbours = "abc"', "bad.toml: neighbours = abc: cannot be read", "check the path"),
-        ("[set]\nthreads = 0", "bad.toml: threads=0: not a whole number from 1", "example threads=2"),
+        ("[set]\nthreads = 0", "bad.toml: threads=0: not a whole number from 1", "example --set threads=2"),
         ("[set]\nspeed = 9", "bad.toml: speed=9: no such setting", "dtype, device"),
         ('[env]\nA-B = "1"', "bad.toml: env.A-B=1: not of the form env.NAME=VALUE", "OMP_NUM_THREADS"),
         ('tap = "t"', "bad.toml: tap = t: the engine hf writes no tap folder", "leave tap in the file out"),

@@ -18,6 +18,7 @@ from faults.kinds_modules import split_reduction
 from faults.kinds_sampling import HOT, by_probability
 from faults.lab import Lab, Seen, Verdict
 from rip.replay.engines.hf.engine import HfEngine
+from rip.schemas.findings.tokens import SameLogits
 from rip.schemas.trace import HEADER_KEY, Setting, parquet_options
 from rip.schemas.verdict import Cause
 from torch import nn
@@ -104,9 +105,9 @@ def test_one_seed_and_equal_logits_give_another_token_where_candidates_are_reord
         lab, "llama", Side(sampling=HOT), Side(sampling=HOT, plant=plants.sampler(by_probability))
     )
     assert [one.id for one in verdict.causes] == ["candidate-order"]
-    assert any(
-        "logits and draw" in line and "are equal" in line for line in sentences(verdict.causes[0].evidence)
-    )
+    [same] = [one for one in verdict.causes[0].evidence if isinstance(one, SameLogits)]
+    assert same.draw_a == same.draw_b is not None
+    assert same.token_a != same.token_b
 
 
 def test_corruption_at_a_block_boundary_is_told_from_the_rounding_of_a_warm_cache(lab: Lab) -> None:

@@ -156,7 +156,12 @@ def rip(
         ("vllm", ["--sites", "mlp"], "are read from its tap folder", "with --tap"),
         ("vllm", ["--capture", "sites"], "are read from its tap folder", "with --tap"),
         ("vllm", ["--tap", "nowhere"], "--tap nowhere: no such folder", "RIP_TAP"),
-        ("openai", ["--sites", "mlp"], "the engine openai shows no sites", "leave --sites out"),
+        (
+            "openai",
+            ["--sites", "mlp"],
+            "the engine openai does not support the capture of sites",
+            "without --sites",
+        ),
         ("openai", ["--tap", "."], "the engine openai writes no tap folder", "leave --tap out"),
     ],
 )

@@ -59,7 +59,7 @@ def parse_settings(pairs: Sequence[str], own: Mapping[str, Known], starts: bool)
         known = settings.get(key)
         if not starts and (known is None or key in START_ONLY):
             raise BadInput(
-                "a server that runs already cannot be given this",
+                "not a setting of a server that is already running",
                 f"with --url there are: {', '.join(sorted(settings.keys() - set(START_ONLY)))}",
                 stated_setting(pair),
             )
