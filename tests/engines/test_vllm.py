@@ -221,7 +221,8 @@ def test_golden_prefill_scores_the_recorded_tokens(
     assert len(without) == 2  # every position is scored but the last token of each, which is not fed
     _, verdict = diverged(folder / "alone.parquet", scored)
     assert verdict["first_token"] is None
-    assert verdict["levels"]["numeric"]["why"].count("difference") > 0
+    [measured] = [why for why in verdict["levels"]["numeric"]["why"] if why["kind"] == "measured"]
+    assert measured["compared"] > 0
 
 
 def test_a_wrong_name_is_answered_with_those_that_are_served(

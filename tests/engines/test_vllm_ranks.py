@@ -66,7 +66,7 @@ def test_one_rank_and_two_are_compared_on_replicated_sites(
     assert first is not None
     # The first sum over ranks: what stands before it is equal, or in pieces.
     assert (first["site"], first["position"]) == ("layers.0.self_attn.o_proj", 0)
-    unseen = " ".join(verdict["not_seen"])
+    unseen = " ".join(one["text"] for one in verdict["not_seen"])
     assert "sharded sites are compared only under equal tensor parallelism (here 1 and 2)" in unseen
     found = rip(
         "query", tmp_path / "tp2.parquet", "SELECT DISTINCT label FROM sites WHERE label LIKE '%tp1of2'"
