@@ -213,7 +213,7 @@ def test_golden_decode_repeats_the_free_run_bit_for_bit(
     replayed(request_set(2), *lane, *golden, "-o", own)
     code, verdict = diverged(folder / "alone.parquet", own, "--require", "bitwise")
     assert (code, verdict["max_abs_logit_diff"]) == (0, 0)
-    # The control: forced by the tokens of the other run, they diverge exactly where that run chose differently.
+    # The control: forced by the other run's tokens, they diverge exactly where that run chose differently.
     chosen = [
         {name: tokens_of(folder / f"{trace}.parquet", name) for name in {row["request_id"] for row in rows}}
         for trace in ("alone", "together")
