@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from rip.schemas.narrow import Narrow
 
 from .conftest import VLLM_SETTINGS, Server, rip
@@ -27,6 +28,10 @@ def test_the_batch_is_named_and_not_a_setting_that_does_nothing(
     # Bits, not tokens: whether rounding flips a token of these prompts depends on the CPU.
     varied = ("--vary", "batch_size=1:8", "--vary", "timeout=600:500", "--require", "bitwise")
     said = rip("narrow", request_set(8), *lane, *varied, "-o", out, "--json")
+    bad = [one.outcome for one in Narrow.from_json(said.out, "stdout").configurations if one.name == "bad"]
+    if bad == ["same"]:
+        assert said.code == 1
+        pytest.skip("on this CPU eight requests together have the same bits as alone")
     assert said.code == 0, said.err
     assert "batch_size=8 alone turns the divergence on" in said.err
     found = Narrow.from_json(said.out, "stdout")
