@@ -62,6 +62,7 @@ def query(
 
     SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
     """
+    from ..diverge.present.findings.sentence import sentence
     from ..diverge.views.catalog import open_views
     from ..diverge.views.query import run
 
@@ -73,8 +74,8 @@ def query(
             raise OutputFailed(f"{output} is the input", "choose another name")
         check_output(output, force)
     with _one_interrupt(), open_views(path) as views:
-        for note in views.notes:
-            print(f"note: {note}", file=sys.stderr)
+        for found in views.unread:
+            print(f"note: {sentence(found)}", file=sys.stderr)
         if sql is None:
             _list_views(path, views)
             return

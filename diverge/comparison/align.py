@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import BadInput
+from ...schemas.findings.statement import SequenceName
+from ...schemas.findings.unseen import RowsIgnored
 from ..reading.load import DAMAGE, Trace, damaged
 
 _INDEX_ROWS = 1 << 16
@@ -88,11 +90,11 @@ class Run:
         return min(max(self.pair.comparable - self.position, 0), self.count)
 
 
-def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], list[str]]:
+def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], list[RowsIgnored]]:
     """Find the sequences of a trace, in the order in which they begin.
 
     Returns:
-        The sequences, and sentences about what cannot be used.
+        The sequences, and which of their rows cannot be used.
 
     Raises:
         BadInput: Damaged data, or two sequences with one key.
@@ -116,10 +118,8 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
             known.pieces.append(Piece(int(position[start]), first_row + start, stop - start))
             tokens.setdefault(key, []).append(token_ids[start:stop])
         first_row += len(sequence)
-    notes: list[str] = []
-    for key, known in found.items():
-        _join(trace, known, tokens[key], notes)
-    return found, notes
+    ignored = [_join(trace, known, tokens[key]) for key, known in found.items()]
+    return found, [rows for rows in ignored if rows is not None]
 
 
 def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
@@ -140,25 +140,25 @@ def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
             raise damaged(part.path, error) from None
 
 
-def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray], notes: list[str]) -> None:
-    """Put the pieces in order of position, up to the first gap."""
+def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray]) -> RowsIgnored | None:
+    """Put the pieces in order of position, up to the first gap; what is behind one is returned."""
     order = sorted(range(len(known.pieces)), key=lambda index: known.pieces[index].position)
     kept: list[int] = []
     length = 0
+    ignored = None
     for index in order:
         piece = known.pieces[index]
         if piece.position < length:
             raise twice(trace, known.key)
         if piece.position > length:
-            notes.append(
-                f"{trace.path.name}: {describe(known.key)} has no rows from position {length} to "
-                f"{piece.position - 1}; later rows were ignored"
-            )
+            name = sequence_name(known.key, length)
+            ignored = RowsIgnored(trace=trace.path.name, sequence=name, last_missing=piece.position - 1)
             break
         kept.append(index)
         length += piece.count
     known.pieces = [known.pieces[index] for index in kept]
     known.tokens = np.concatenate([tokens[index] for index in kept]) if kept else known.tokens
+    return ignored
 
 
 def twice(trace: Trace, key: SequenceKey) -> BadInput:
@@ -169,8 +169,14 @@ def twice(trace: Trace, key: SequenceKey) -> BadInput:
     )
 
 
+def sequence_name(key: SequenceKey, position: int | None = None) -> SequenceName:
+    """A sequence, or a position of it, as findings name it."""
+    request_id, sample, cell = key
+    return SequenceName(request_id=request_id, sample=sample, cell=cell or None, position=position)
+
+
 def describe(key: SequenceKey) -> str:
-    """A sequence for messages."""
+    """A sequence for errors."""
     request_id, sample, cell = key
     return f"request {request_id!r} sample {sample}" + (f" cell {cell!r}" if cell else "")
 

@@ -6,13 +6,13 @@ Sequences are paired by (request_id, sample), and by cell where both traces have
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from ...schemas.errors import BadInput, NothingCompared
+from ...schemas.findings.unseen import RowsIgnored, SequencesLeftOut
 from ...schemas.trace import TraceHeader
-from ..present.format import plural
 from ..reading.load import Trace
 from .align import (
     IndexedSequence,
@@ -21,10 +21,14 @@ from .align import (
     describe,
     first_divergence,
     index_sequences,
+    sequence_name,
     twice,
 )
 
 Value = TypeVar("Value")
+
+_NAMED = 3
+"""Sequences that are named where many are left out."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,8 @@ class Pairing:
     keys: list[SequenceKey]
     """Of the pairs."""
     texts: list[TextPair]
-    notes: list[str]
-    """About sequences that cannot be compared."""
+    left_out: list[RowsIgnored | SequencesLeftOut]
+    """What cannot be compared."""
     missing: tuple[int, int]
     """Positions that the other trace has and that A and B lack because their runs were not finished."""
 
@@ -85,9 +89,9 @@ def pair_sequences(a: Trace, b: Trace) -> Pairing:
         NothingCompared: No position and no text is in both traces.
         BadInput: One trace has matrix cells, the other none, and a key is thereby ambiguous.
     """
-    in_a, notes_a = index_sequences(a)
-    in_b, notes_b = index_sequences(b)
-    notes = notes_a + notes_b
+    in_a, ignored_a = index_sequences(a)
+    in_b, ignored_b = index_sequences(b)
+    left_out: list[RowsIgnored | SequencesLeftOut] = [*ignored_a, *ignored_b]
     by_cell = any(key[2] for key in in_a) and any(key[2] for key in in_b)
     one, other = (
         Outputs(
@@ -104,17 +108,23 @@ def pair_sequences(a: Trace, b: Trace) -> Pairing:
         if theirs is not None and min(mine.length, theirs.length):
             pairs.append(_pair(len(pairs), mine, theirs, a, b))
             keys.append(key)
-    texts = _text_pairs(one, other, notes)
+    texts, forced = _text_pairs(one, other)
+    left_out += [forced] if forced else []
     for mine_, theirs_ in ((one, other), (other, one)):
         known = set(theirs_.all_keys())
         alone = [key for key in mine_.all_keys() if key not in known]
         if alone:
-            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-            named = ", ".join(describe(key) for key in alone[:3])
-            notes.append(f"{plural(len(alone), 'sequence')} only in {mine_.trace.path.name}: {named}{more}")
+            left_out.append(_left_out("only in one trace", mine_.trace, alone))
     if not pairs and not texts:
         raise _nothing(one, other)
-    return Pairing(one, other, pairs, keys, texts, notes, (_missing(one, other), _missing(other, one)))
+    return Pairing(one, other, pairs, keys, texts, left_out, (_missing(one, other), _missing(other, one)))
+
+
+def _left_out(
+    kind: Literal["only in one trace", "text forced"], trace: Trace, keys: list[SequenceKey]
+) -> SequencesLeftOut:
+    first = [sequence_name(key) for key in keys[:_NAMED]]
+    return SequencesLeftOut(kind=kind, trace=trace.path.name, count=len(keys), first=first)
 
 
 def _nothing(one: Outputs, other: Outputs) -> NothingCompared:
@@ -144,22 +154,18 @@ def _texts(trace: Trace, sequences: dict[SequenceKey, IndexedSequence]) -> dict[
     return found
 
 
-def _text_pairs(one: Outputs, other: Outputs, notes: list[str]) -> list[TextPair]:
-    """The sequences that both have and not both have tokens of."""
+def _text_pairs(one: Outputs, other: Outputs) -> tuple[list[TextPair], SequencesLeftOut | None]:
+    """The sequences that both have and not both have tokens of; of a forced text nothing is compared."""
     keys = [
         key
         for key in one.all_keys()
         if key in other.texts and key in one.texts and not (key in one.sequences and key in other.sequences)
     ]
-    forced = [trace.path.name for trace in (one.trace, other.trace) if trace.header.mode != "free"]
+    forced = [trace for trace in (one.trace, other.trace) if trace.header.mode != "free"]
     if keys and forced:
-        notes.append(
-            f"{plural(len(keys), 'sequence')} not compared: one trace has text only, and the text in "
-            f"{forced[0]} was forced"
-        )
-        return []
+        return [], _left_out("text forced", forced[0], keys)
     envelopes = _envelopes(one.trace.header), _envelopes(other.trace.header)
-    return [
+    pairs = [
         TextPair(
             key,
             one.texts[key],
@@ -169,6 +175,7 @@ def _text_pairs(one: Outputs, other: Outputs, notes: list[str]) -> list[TextPair
         )
         for key in keys
     ]
+    return pairs, None
 
 
 def first_difference(a: str, b: str) -> int | None:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...schemas.findings.unseen import NotRecorded, SiteGroup, SitesLeftOut, SummariesDiffer
 from ...schemas.trace import Site
-from ..present.format import plural
 from ..reading.load import Trace, site_key
+
+Limit = SitesLeftOut | SummariesDiffer | NotRecorded
+"""What limits the comparison of sites."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +32,19 @@ class SitePlan:
     """Both traces' sketches are of one kind; without that no drift is known."""
     unproven_before: np.ndarray
     """int64[sites]: sites before this one, in either trace's order, that no hash was compared for."""
-    notes: list[str]
+    limits: list[Limit]
 
 
 def plan_sites(a: Trace, b: Trace) -> SitePlan:
     """Pair the sites of two traces."""
     equal_hash = a.header.row_hash == b.header.row_hash
     equal_sketch = a.header.sketch == b.header.sketch
-    pairs, notes = _pair_sites(a, b)
+    pairs, limits = _pair_sites(a, b)
     if a.header.sites and b.header.sites:
         if not equal_hash:
-            notes.append("the traces use different row hashes, so rows are compared by sketch only")
+            limits.append(SummariesDiffer(what="row hashes"))
         if not equal_sketch:
-            notes.append("the traces use different sketches, so the size of differences is not known")
+            limits.append(SummariesDiffer(what="sketches"))
     of_a, of_b = np.array(pairs, np.int64).reshape(-1, 2).T
     dtypes = [(a.header.sites[i].dtype, b.header.sites[j].dtype) for i, j in pairs]
     by_sketch = np.array([dtype != other or not equal_hash for dtype, other in dtypes], np.bool_)
@@ -59,12 +62,12 @@ def plan_sites(a: Trace, b: Trace) -> SitePlan:
         by_sketch=by_sketch,
         sketches=equal_sketch,
         unproven_before=unproven,
-        notes=notes,
+        limits=limits,
     )
 
 
-def _pair_sites(a: Trace, b: Trace) -> tuple[list[tuple[int, int]], list[str]]:
-    """Indices in both headers of the sites that can be compared, and sentences about the others."""
+def _pair_sites(a: Trace, b: Trace) -> tuple[list[tuple[int, int]], list[Limit]]:
+    """Indices in both headers of the sites that can be compared, and what is left out."""
     index_b = {site_key(site): index for index, site in enumerate(b.header.sites)}
     sizes = tensor_parallel_size(a), tensor_parallel_size(b)
     comparable_shards = sizes[0] == sizes[1] and sizes[0] is not None
@@ -81,25 +84,25 @@ def _pair_sites(a: Trace, b: Trace) -> tuple[list[tuple[int, int]], list[str]]:
             resized.append(site.label())
         else:
             pairs.append((index, other_index))
-    notes: list[str] = []
+    limits: list[Limit] = []
     if sharded:
-        named = " and ".join("unknown" if size is None else str(size) for size in sizes)
-        verb = "is" if len(sharded) == 1 else "are"
-        notes.append(
-            f"{plural(len(sharded), 'sharded site')} {verb} compared only under equal tensor parallelism "
-            f"(here {named}): {_patterns([site.label() for site in sharded])}"
+        groups = _groups([site.label() for site in sharded])
+        limits.append(
+            SitesLeftOut(
+                kind="sharded sites", groups=groups, tensor_parallel_a=sizes[0], tensor_parallel_b=sizes[1]
+            )
         )
     if resized:
-        notes.append(f"{plural(len(resized), 'site')} not compared, different width: {_patterns(resized)}")
-    return pairs, notes + _only_in_one(a, b, {id(site) for site in sharded})
+        limits.append(SitesLeftOut(kind="different width", groups=_groups(resized)))
+    return pairs, limits + _only_in_one(a, b, {id(site) for site in sharded})
 
 
-def _only_in_one(a: Trace, b: Trace, sharded: set[int]) -> list[str]:
-    """Sentences about sites that one trace lacks, but for sharded ones, of which much is known."""
-    notes: list[str] = []
+def _only_in_one(a: Trace, b: Trace, sharded: set[int]) -> list[Limit]:
+    """Sites that one trace lacks, but for sharded ones, of which more is known."""
+    limits: list[Limit] = []
     for trace, other in ((a, b), (b, a)):
         if not trace.header.sites:
-            notes.append(f"{trace.path.name} was captured without sites, so layers cannot be compared")
+            limits.append(NotRecorded(what="sites", trace=trace.path.name))
         elif other.header.sites:
             keys = {site_key(site) for site in other.header.sites}
             alone = [
@@ -108,8 +111,10 @@ def _only_in_one(a: Trace, b: Trace, sharded: set[int]) -> list[str]:
                 if site_key(site) not in keys and id(site) not in sharded
             ]
             if alone:
-                notes.append(f"{plural(len(alone), 'site')} only in {trace.path.name}: {_patterns(alone)}")
-    return notes
+                limits.append(
+                    SitesLeftOut(kind="sites only in one trace", groups=_groups(alone), trace=trace.path.name)
+                )
+    return limits
 
 
 def layer_number(label: str) -> int | None:
@@ -147,13 +152,7 @@ def _sharded_alone(a: Trace, b: Trace) -> list[Site]:
     return found
 
 
-def _patterns(labels: list[str]) -> str:
-    """Labels with layer numbers taken out: `layers.*.mlp.gate_up_proj (30), norm`."""
+def _groups(labels: list[str]) -> list[SiteGroup]:
+    """Labels by what they are without layer numbers."""
     counts = Counter(re.sub(r"(?<=\.)\d+(?=[.:#]|$)", "*", label) for label in labels)
-    named = [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
-    more = f" and {len(named) - _SHOWN} more kinds" if len(named) > _SHOWN else ""
-    return ", ".join(named[:_SHOWN]) + more
-
-
-_SHOWN = 4
-"""Kinds of sites that a sentence names."""
+    return [SiteGroup(pattern=pattern, count=count) for pattern, count in counts.items()]

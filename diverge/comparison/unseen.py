@@ -28,9 +28,11 @@ def not_seen(tally: Tally, a: Trace, b: Trace, pairing: Pairing) -> list[NotSeen
         pairing: Which sequences were compared.
     """
     found: list[NotSeen] = [
-        *(Note(note=note) for note in (*a.notes, *b.notes, *pairing.notes)),
+        *a.unread,
+        *b.unread,
+        *pairing.left_out,
         *_texts(pairing),
-        *(Note(note=note) for note in tally.plan.notes),
+        *tally.plan.limits,
     ]
     if tally.pairs:
         found += _rows(tally, a, b)

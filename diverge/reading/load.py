@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...schemas.errors import BadInput
+from ...schemas.findings.unseen import PartIgnored, UnfinishedRun, Unread
 from ...schemas.jsontext import parse_json_object
 from ...schemas.trace import (
     COLUMNS,
@@ -76,8 +77,8 @@ class Trace:
     """Empty where the engine returned text only: then the header's results are all there is."""
     header_sha256: str = ""
     """Over the header's JSON as it is stored."""
-    notes: list[str] = field(default_factory=list)
-    """What could not be read, in sentences."""
+    unread: list[Unread] = field(default_factory=list)
+    """What could not be read."""
     unfinished: bool = False
     """It holds what an interrupted run had flushed, so its sequences may end early."""
     kept: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False, compare=False)
@@ -139,21 +140,21 @@ def _open_parts(folder: Path) -> Trace:
         raise BadInput(f"{about}: cannot be read: {error.strerror}", "check its permissions") from None
     header = _header(text, about)
     parts: list[Part] = []
-    notes = [f"{folder} holds what an unfinished run had flushed, so sequences may end early"]
+    unread: list[Unread] = [UnfinishedRun(trace=str(folder))]
     for path in sorted(folder.glob("part-*.parquet")):
         try:
             file = open_parquet(path)
         except BadInput as error:
-            notes.append(f"{error.message}; it was ignored")
+            unread.append(PartIgnored(error=error.message))
             continue
         own = _header(_header_text(file, path), path)
         parts.append(_part(path, file, header, own))
-    trace = _assemble(folder, text, header, parts, notes)
+    trace = _assemble(folder, text, header, parts, unread)
     trace.unfinished = True
     return trace
 
 
-def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], notes: list[str]) -> Trace:
+def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], unread: list[Unread]) -> Trace:
     groups: list[Group] = []
     first_row = 0
     for part in parts:
@@ -164,7 +165,7 @@ def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], n
                 first_row += rows
     if not groups and not (parts and header.results):
         raise BadInput(f"{path} has no rows", "repeat the replay: nothing was recorded")
-    return Trace(path, header, parts, groups, hashlib.sha256(text).hexdigest(), notes)
+    return Trace(path, header, parts, groups, hashlib.sha256(text).hexdigest(), unread)
 
 
 def open_parquet(path: Path, **how: object) -> pq.ParquetFile:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
+from ...schemas.findings.unseen import Unread
 from ..result import tables
 from ..result.read_verdict import REPEAT_DIVERGE, read_verdict
 from . import view_sql
@@ -46,8 +47,8 @@ class Views:
 
     connection: duckdb.DuckDBPyConnection
     views: dict[str, View]
-    notes: list[str] = field(default_factory=list)
-    """What a person should know, for example that a truncated part was skipped."""
+    unread: list[Unread] = field(default_factory=list)
+    """What of the trace could not be read."""
     unfilled: dict[str, str] = field(default_factory=dict)
     """Views that hold nothing here → the command that fills them."""
 
@@ -78,7 +79,7 @@ def open_views(path: Path) -> Iterator[Views]:
     import duckdb
 
     files: list[Path] = []
-    notes: list[str] = []
+    unread: list[Unread] = []
     # Without this, a statement that outgrows memory would spill into the folder it was called from.
     with (
         tempfile.TemporaryDirectory(prefix="rip-query-") as spill,
@@ -91,7 +92,7 @@ def open_views(path: Path) -> Iterator[Views]:
                 files, unfilled = _register_result(connection, path)
                 views = RESULT_VIEWS
             else:
-                files = _register_trace(connection, path, notes)
+                files = _register_trace(connection, path, unread)
                 views = TRACE_VIEWS
         except duckdb.Error as error:
             raise BadInput(
@@ -99,7 +100,7 @@ def open_views(path: Path) -> Iterator[Views]:
                 "repeat rip diverge or rip replay",
             ) from None
         _lock(connection, files)
-        yield Views(connection, views, notes, unfilled)
+        yield Views(connection, views, unread, unfilled)
 
 
 _CONFIG = {
@@ -166,7 +167,7 @@ def _check_parquet(file: Path) -> None:
         raise BadInput(f"{file}: not a whole Parquet file", REPEAT_DIVERGE) from None
 
 
-def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: list[str]) -> list[Path]:
+def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, unread: list[Unread]) -> list[Path]:
     from ..reading.checksums import check_small_columns
     from ..reading.load import HEADER_FILE, open_trace
 
@@ -177,7 +178,7 @@ def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, notes: li
             "give the folder that rip diverge wrote with -o, or a trace file",
         )
     opened = open_trace(path)
-    notes += opened.notes
+    unread += opened.unread
     for part in opened.files:  # DuckDB checks no checksum
         check_small_columns(part)
     groups = _by_sites(opened.files)

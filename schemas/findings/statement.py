@@ -60,4 +60,5 @@ class SequenceName(Record):
 
     request_id: str
     sample: int = 0
+    cell: str | None = None
     position: int | None = None

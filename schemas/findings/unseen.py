@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .statement import Sentence, Statement
+from ..base import Record
+from .statement import Sentence, SequenceName, Statement
 
 
 class RowsUnseen(Statement):
@@ -60,12 +61,73 @@ Missing = Annotated[NoEvidence | Sentence, Field(discriminator="kind")]
 
 
 class Note(Statement):
-    """What a trace, or the reading of it, says of itself, in recorded words."""
+    """What a trace says of itself, in recorded words."""
 
     kind: Literal["note"] = "note"
-    trace: str | None = None
+    trace: str
     """File name."""
     note: str
+
+
+class UnfinishedRun(Statement):
+    """A trace holds what an interrupted run had flushed, so its sequences may end early."""
+
+    kind: Literal["unfinished run"] = "unfinished run"
+    trace: str
+    """Path of the folder."""
+
+
+class PartIgnored(Statement):
+    """A file of an unfinished run that cannot be read."""
+
+    kind: Literal["part ignored"] = "part ignored"
+    error: str
+    """Its message, which names the file."""
+
+
+class RowsIgnored(Statement):
+    """Rows of a sequence behind a gap."""
+
+    kind: Literal["rows ignored"] = "rows ignored"
+    trace: str
+    """File name."""
+    sequence: SequenceName
+    """`position`: the first without a row."""
+    last_missing: int
+    """The last of these positions."""
+
+
+class SequencesLeftOut(Statement):
+    """Sequences that are not compared."""
+
+    kind: Literal["only in one trace", "text forced"]
+    """`text forced`: one trace has text only, and the text in `trace` was forced."""
+    trace: str
+    """File name."""
+    count: int
+    first: list[SequenceName] = []
+    """The first few of them."""
+
+
+class SiteGroup(Record):
+    """Sites that differ in the number of their layer only."""
+
+    pattern: str
+    """Their label with that number taken out: `layers.*.mlp.gate_up_proj`."""
+    count: int
+
+
+class SitesLeftOut(Statement):
+    """Sites that are not compared."""
+
+    kind: Literal["sharded sites", "different width", "sites only in one trace"]
+    """`sharded sites`: they are compared under equal tensor parallelism only."""
+    groups: list[SiteGroup]
+    trace: str | None = None
+    """Of `sites only in one trace`: its file name."""
+    tensor_parallel_a: int | None = None
+    """Of `sharded sites`: the tensor parallel size; absent: not known."""
+    tensor_parallel_b: int | None = None
 
 
 class AfterDivergence(Statement):
@@ -98,9 +160,17 @@ class NotRecorded(Statement):
     """Something that is in none or only one of the traces."""
 
     kind: Literal["not recorded"] = "not recorded"
-    what: Literal["logits hash", "common candidates", "fingerprint"]
+    what: Literal["sites", "logits hash", "common candidates", "fingerprint"]
     trace: str | None = None
     """File name, where one trace lacks it."""
+
+
+class SummariesDiffer(Statement):
+    """The two traces summarise rows in different ways."""
+
+    kind: Literal["summaries differ"] = "summaries differ"
+    what: Literal["row hashes", "sketches"]
+    """Without equal row hashes rows are compared by sketch only; without equal sketches no drift is known."""
 
 
 class LogprobKinds(Statement):
@@ -119,13 +189,22 @@ class ObserverChanged(Statement):
     why: str | None = None
 
 
+Unread = UnfinishedRun | PartIgnored
+"""What of a trace could not be read."""
+
 NotSeen = Annotated[
     Sentence
     | Note
+    | UnfinishedRun
+    | PartIgnored
+    | RowsIgnored
+    | SequencesLeftOut
+    | SitesLeftOut
     | AfterDivergence
     | TextOnly
     | HashesMissing
     | NotRecorded
+    | SummariesDiffer
     | LogprobKinds
     | ObserverChanged,
     Field(discriminator="kind"),

@@ -79,8 +79,15 @@ from rip.schemas.findings.unseen import (
     NotRecorded,
     NotSeen,
     ObserverChanged,
+    PartIgnored,
+    RowsIgnored,
     RowsUnseen,
+    SequencesLeftOut,
+    SiteGroup,
+    SitesLeftOut,
+    SummariesDiffer,
     TextOnly,
+    UnfinishedRun,
 )
 from rip.schemas.reference import NotJudged, ReferenceNote, ReferenceSite
 from rip.schemas.sequences import AgreementNote
@@ -212,6 +219,25 @@ MISSING = [
 NOT_SEEN: list[NotSeen] = [
     Sentence(text="old"),
     Note(note="a note of a trace", trace="a.parquet"),
+    UnfinishedRun(trace="out/a.parquet.parts"),
+    PartIgnored(error="part-2.parquet is empty"),
+    RowsIgnored(
+        trace="a.parquet", sequence=SequenceName(request_id="req-1", cell="c", position=4), last_missing=6
+    ),
+    *(
+        SequencesLeftOut(kind=kind, trace="a.parquet", count=5, first=[SequenceName(request_id="req-1")])
+        for kind in get_args(SequencesLeftOut.model_fields["kind"].annotation)
+    ),
+    *(
+        SitesLeftOut(
+            kind=kind,
+            groups=[SiteGroup(pattern="layers.*.mlp", count=2), SiteGroup(pattern="norm", count=1)],
+            trace="a.parquet",
+            tensor_parallel_a=2,
+        )
+        for kind in get_args(SitesLeftOut.model_fields["kind"].annotation)
+    ),
+    *(SummariesDiffer(what=what) for what in ("row hashes", "sketches")),
     AfterDivergence(positions=12, of=40, sequences=1, can_force=True),
     TextOnly(sequences=2, traces=["b.parquet"]),
     HashesMissing(count=5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....schemas.findings.statement import SequenceName
 from ....schemas.findings.unseen import (
     AfterDivergence,
     HashesMissing,
@@ -10,11 +11,19 @@ from ....schemas.findings.unseen import (
     Note,
     NotRecorded,
     ObserverChanged,
+    PartIgnored,
+    RowsIgnored,
     RowsUnseen,
+    SequencesLeftOut,
+    SitesLeftOut,
+    SummariesDiffer,
     TextOnly,
+    UnfinishedRun,
 )
 from ..format import does, plural
 
+_SHOWN = 4
+"""Kinds of sites that a sentence names."""
 MISSING = {
     "no differing row": "no site and no logits hash shows where the numbers begin to differ",
     "forward passes": (
@@ -63,7 +72,56 @@ def no_evidence(found: NoEvidence) -> str:
 
 
 def note(found: Note) -> str:
-    return found.note if found.trace is None else f"{found.trace}: {found.note}"
+    return f"{found.trace}: {found.note}"
+
+
+def unfinished_run(found: UnfinishedRun) -> str:
+    return f"{found.trace} holds what an unfinished run had flushed, so sequences may end early"
+
+
+def part_ignored(found: PartIgnored) -> str:
+    return f"{found.error}; it was ignored"
+
+
+def rows_ignored(found: RowsIgnored) -> str:
+    return (
+        f"{found.trace}: {_request(found.sequence)} has no rows from position {found.sequence.position} to "
+        f"{found.last_missing}; later rows were ignored"
+    )
+
+
+def _request(name: SequenceName) -> str:
+    cell = "" if name.cell is None else f" cell {name.cell!r}"
+    return f"request {name.request_id!r} sample {name.sample}{cell}"
+
+
+def sequences_left_out(found: SequencesLeftOut) -> str:
+    sequences = plural(found.count, "sequence")
+    if found.kind == "text forced":
+        return f"{sequences} not compared: one trace has text only, and the text in {found.trace} was forced"
+    more = found.count - len(found.first)
+    named = ", ".join(_request(name) for name in found.first) + (f" and {more} more" if more else "")
+    return f"{sequences} only in {found.trace}: {named}"
+
+
+def sites_left_out(found: SitesLeftOut) -> str:
+    count = sum(group.count for group in found.groups)
+    kinds = [
+        f"{group.pattern} ({group.count})" if group.count > 1 else group.pattern for group in found.groups
+    ]
+    more = len(kinds) - _SHOWN
+    named = ", ".join(kinds[:_SHOWN]) + (f" and {more} more kinds" if more > 0 else "")
+    sizes = [
+        "unknown" if size is None else str(size)
+        for size in (found.tensor_parallel_a, found.tensor_parallel_b)
+    ]
+    what = {
+        "sharded sites": f"{plural(count, 'sharded site')} {does(count, 'are')} compared only under equal "
+        f"tensor parallelism (here {' and '.join(sizes)})",
+        "different width": f"{plural(count, 'site')} not compared, different width",
+        "sites only in one trace": f"{plural(count, 'site')} only in {found.trace}",
+    }[found.kind]
+    return f"{what}: {named}"
 
 
 def after_divergence(found: AfterDivergence) -> str:
@@ -88,12 +146,19 @@ def hashes_missing(found: HashesMissing) -> str:
 
 def not_recorded(found: NotRecorded) -> str:
     return {
+        "sites": f"{found.trace} was captured without sites, so layers cannot be compared",
         "logits hash": "no logits hash is in both traces, so equal logits cannot be proved",
         "common candidates": (
             "no candidate is in the top-K of both traces, so the drift of logits is not known"
         ),
         "fingerprint": f"{found.trace} has no fingerprint, so changes of its environment are not known",
     }[found.what]
+
+
+def summaries_differ(found: SummariesDiffer) -> str:
+    if found.what == "row hashes":
+        return "the traces use different row hashes, so rows are compared by sketch only"
+    return "the traces use different sketches, so the size of differences is not known"
 
 
 def logprob_kinds(found: LogprobKinds) -> str:

@@ -144,7 +144,7 @@ def _limits(verdict: Verdict) -> list[str]:
     """What limits the comparison; what both traces say of themselves, once."""
     found: dict[str, list[str]] = {}
     for one in verdict.not_seen:
-        if isinstance(one, Note) and one.trace is not None:
+        if isinstance(one, Note):
             found.setdefault(one.note, []).append(one.trace)
         else:
             found[sentence(one)] = []
