@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from fakes.findings import EXAMPLES, KINDS, everything
 from faults.corpus import NO_FAULT, by_kind
-from faults.lab import Lab, Seen
+from faults.lab import Lab
+from faults.reworded import WORDS, data_of, reworded, with_rewording
+from rip.diverge import compare
 from rip.diverge.causes.rank import TABLE
 from rip.diverge.present.findings import interpretation, labels, write
 from rip.diverge.present.findings import sentence as sentences
 from rip.schemas.base import Record
 from rip.schemas.findings.statement import Statement
-from rip.schemas.verdict import Cause, Interpretation
+from rip.schemas.verdict import Cause, Interpretation, Verdict
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 PACKAGE = Path(__file__).parents[2]
@@ -63,41 +65,6 @@ def test_a_written_verdict_has_a_sentence_beside_each_finding() -> None:
 # ------------------------------------------------------------------------------- rewording changes no cause
 
 
-class Nonsense:
-    """Words that say nothing, and contain what a reader of sentences might look for."""
-
-    WORDS = "cached times rip query rip: is an origin: its drift is B's row is the negative times"
-
-    def apply(self, patched: pytest.MonkeyPatch) -> None:
-        for kind in sentences.SENTENCES:
-            patched.setitem(sentences.SENTENCES, kind, lambda _: self.WORDS)
-        for what in sentences.CONCLUSIONS:
-            patched.setitem(sentences.CONCLUSIONS, what, self.WORDS)
-        for name in labels.LABELS:
-            patched.setitem(labels.LABELS, name, self.WORDS)
-        for reading in interpretation.SENTENCES:
-            patched.setitem(interpretation.SENTENCES, reading, self.WORDS)
-        patched.setattr(labels, "_EXACT", {})
-
-
-def decided(seen: Seen) -> list[Any]:
-    """What a verdict says, without its words."""
-    verdict = seen.verdict
-    causes = [
-        (
-            cause.id,
-            cause.confidence,
-            None if cause.confirm is None else (cause.confirm.purpose, *cause.confirm.argv[:2]),
-            cause.interpretation,
-            [one.kind for one in cause.evidence],
-            [one.kind for one in cause.missing],
-        )
-        for cause in verdict.causes
-    ]
-    levels = [(name, level.state) for name, level in verdict.levels.items()]
-    return [verdict.level, levels, causes]
-
-
 CASES = by_kind()
 REPRESENTATIVE = (
     "whole output negated",
@@ -111,18 +78,30 @@ REPRESENTATIVE = (
 
 
 @pytest.mark.parametrize("kind", REPRESENTATIVE)
-def test_replacing_all_sentences_changes_no_cause(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = CASES[kind][0]
+def test_replacing_all_sentences_changes_nothing_else(kind: str, tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    told = lab.judge(case)
-    Nonsense().apply(monkeypatch)
-    nonsense = lab.judge(case)
-    assert decided(nonsense) == decided(told)
-    if told.verdict.causes:
-        assert nonsense.verdict.causes[0].label == Nonsense.WORDS
-        assert nonsense.verdict.causes[0].label != told.verdict.causes[0].label
+    seen = lab.judge(CASES[kind][0])
+    nonsense = reworded(lab, seen)
+    assert data_of(nonsense) == data_of(seen.verdict)
+    if seen.verdict.causes:
+        assert nonsense.causes[0].label == WORDS
+        assert nonsense.causes[0].label != seen.verdict.causes[0].label
+
+
+def test_a_verdict_that_depends_on_a_sentence_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path)
+    seen = lab.judge(CASES["whole output negated"][0])
+
+    def reads_a_label(verdict: Verdict) -> Verdict:
+        worded = write.with_sentences(verdict)
+        return worded.model_copy(
+            update={"causes": [cause for cause in worded.causes if cause.label != WORDS]}
+        )
+
+    monkeypatch.setattr(compare, "with_sentences", reads_a_label)
+    assert with_rewording(lab, seen).rewording_changes
 
 
 # --------------------------------------------------------------------------------- no code reads them back

@@ -116,6 +116,8 @@ def by_kind(real_model: bool = False) -> dict[str, list[Case]]:
 
 def is_right(seen: Seen) -> bool:
     """What must hold in every case."""
+    if seen.rewording_changes:
+        return False
     if not seen.case.causes:
         return seen.quiet and not seen.changed
     zoomed = op_named(seen) is not False and proven(seen) is not False
@@ -136,6 +138,7 @@ class Judged:
         site_exact: As of `Seen`.
         op_named: As of `zoomed`.
         proven: As of `zoomed`.
+        same_reworded: With nonsense for sentences the verdict is the same; None: not tried.
     """
 
     kind: str
@@ -147,6 +150,7 @@ class Judged:
     site_exact: bool | None
     op_named: bool | None
     proven: bool | None
+    same_reworded: bool | None
 
 
 def judged(seen: Seen) -> Judged:
@@ -162,11 +166,15 @@ def judged(seen: Seen) -> Judged:
         seen.site_exact,
         op_named(seen),
         proven(seen),
+        None if seen.rewording_changes is None else not seen.rewording_changes,
     )
 
 
 def table(cases: Iterable[Judged]) -> str:
-    """A Markdown table of kinds: cases, exact sites, labels first and among three, and what zoom says."""
+    """A Markdown table of kinds: cases, exact sites, labels first and among three, and what zoom says.
+
+    Below it: alarms without a fault, and how many cases nonsense in place of sentences leaves as they are.
+    """
     names = ("kind", "cases", "models", "site exact", "label first", "label in three", "op named",
              "transplant proven")  # fmt: skip
     rows = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
@@ -180,7 +188,15 @@ def table(cases: Iterable[Judged]) -> str:
     rows.append(_row(f"**all {len(kinds) - (NO_FAULT in kinds)} kinds**", faults))
     pairs = kinds.get(NO_FAULT, [])
     quiet = sum(one.right for one in pairs)
-    return "\n".join([*rows, "", f"Without a fault: {len(pairs)} pairs, {len(pairs) - quiet} alarms."])
+    same = _share([one.same_reworded for found in kinds.values() for one in found])
+    return "\n".join(
+        [
+            *rows,
+            "",
+            f"Without a fault: {len(pairs)} pairs, {len(pairs) - quiet} alarms.",
+            f"With nonsense in place of every sentence: the same verdict in {same} cases.",
+        ]
+    )
 
 
 def _row(name: str, found: list[Judged]) -> str:

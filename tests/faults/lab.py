@@ -41,6 +41,7 @@ class Seen:
         b: The trace of B.
         result: The folder that the comparison wrote.
         zoom: What zoom found, where it was run.
+        rewording_changes: Whether other sentences change the verdict; None: not tried.
     """
 
     case: Case
@@ -51,6 +52,7 @@ class Seen:
     b: Path
     result: Path
     zoom: Zoom | None = None
+    rewording_changes: bool | None = None
 
     @property
     def named(self) -> tuple[int, str] | None:
@@ -125,16 +127,16 @@ class Lab:
     def compare(self, case: Case, a: Path, b: Path) -> Seen:
         """Compare the two traces of a case, and look for their first difference by a plain loop."""
         self._count += 1
-        headers = [header_of(path) for path in (a, b)]
-        base, now = (header.fingerprint for header in headers)
-        assert base is not None
-        assert now is not None
         result = self._folder / f"result-{self._count}"
-        verdict = diverge(a, b, result, Context(drift(base, now)))
+        verdict = _verdict(a, b, result)
         request = None if verdict.first_site is None else verdict.first_site.request_id
         sample = 0 if verdict.first_site is None else verdict.first_site.sample
-        changed, first = _first_by_plain_loop(a, b, headers[0], (request, sample))
+        changed, first = _first_by_plain_loop(a, b, header_of(a), (request, sample))
         return Seen(case, verdict, changed, first, a, b, result)
+
+    def compare_again(self, seen: Seen) -> Verdict:
+        """Compare the same traces again, into the same folder."""
+        return _verdict(seen.a, seen.b, seen.result)
 
     def model(self, family: str) -> Path:
         """The folder of a model, made when first asked for."""
@@ -212,6 +214,13 @@ class Lab:
             template = changed / "chat_template.jinja"
             template.write_text(side.template(template.read_text()))
         return changed, _fingerprint(changed)
+
+
+def _verdict(a: Path, b: Path, result: Path) -> Verdict:
+    base, now = (header_of(path).fingerprint for path in (a, b))
+    assert base is not None
+    assert now is not None
+    return diverge(a, b, result, Context(drift(base, now)), force=True)
 
 
 def _fingerprint(folder: Path) -> Fingerprint:

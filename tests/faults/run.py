@@ -22,6 +22,7 @@ from pathlib import Path
 from faults.case import Case
 from faults.corpus import NO_FAULT, Judged, by_kind, is_right, judged, table
 from faults.lab import Lab, Seen
+from faults.reworded import with_rewording
 from faults.zoomed import Zoomer, op_named, proven
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements.md"
@@ -53,7 +54,7 @@ def _run(kind: str) -> list[Judged]:
     """Every case of a kind, in a worker process."""
     found = []
     for case in _bench.cases[kind]:
-        seen = _bench.lab.judge(case)
+        seen = with_rewording(_bench.lab, _bench.lab.judge(case))
         if case.named is not None:
             seen = _bench.zoomer.look(seen)
         found.append(judged(seen))
@@ -107,7 +108,7 @@ def _words(found: Seen) -> str:
     return (
         f"{case.id}: wanted {case.causes} at {case.site}, found {found.ranked[:3]} at {found.named}, "
         f"by a plain loop {found.first}, {'changed' if found.changed else 'nothing changed'}; it says: "
-        f"{found.said.splitlines()}"
+        f"{found.said.splitlines()}{'; OTHER SENTENCES CHANGE IT' if found.rewording_changes else ''}"
         f"{_zoom_words(found)}"
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from rip.schemas.command_line import DivergeCommand, ReplayCommand, shell_line
+from rip.schemas.command_line import DivergeCommand, QueryCommand, ReplayCommand, shell_line
 
 
 def test_only_what_is_stated_is_written() -> None:
     assert ReplayCommand("r.json").arguments() == ["replay", "r.json"]
     assert DivergeCommand("a", "b").arguments() == ["diverge", "a", "b"]
     assert DivergeCommand("a", "b", "bitwise").arguments()[-2:] == ["--require", "bitwise"]
+    assert QueryCommand("-out", "SELECT 1").arguments() == ["query", "./-out", "SELECT 1"]
 
 
 def test_every_field_of_a_replay_is_written() -> None:
@@ -39,6 +40,11 @@ def test_every_field_of_a_replay_is_written() -> None:
         "--mode golden-decode --golden ./-a.parquet --neighbours 7 --repeat 2 --set dtype=float32 --set x= "
         "--capture tokens --sites mlp --lane n --allow-drift -o t.parquet --force"
     )
+
+
+def test_every_field_of_a_comparison_is_written() -> None:
+    command = DivergeCommand("-a", "b", "token", out="-o", force=True, reference="r", zoom=True)
+    assert " ".join(command.arguments()) == "diverge ./-a b -o ./-o --force --reference r --zoom"
 
 
 def test_a_line_survives_the_shell_and_a_leading_dash() -> None:
