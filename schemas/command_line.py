@@ -80,8 +80,28 @@ class DivergeCommand:
     a: str
     b: str
     require: Level = "token"
+    out: str | None = None
+    force: bool = False
+    reference: str | None = None
+    zoom: bool = False
 
     def arguments(self) -> list[str]:
         """What follows `rip`."""
-        level = [] if self.require == "token" else ["--require", self.require]
-        return ["diverge", path_argument(self.a), path_argument(self.b), *level]
+        found = ["diverge", path_argument(self.a), path_argument(self.b)]
+        found += [] if self.require == "token" else ["--require", self.require]
+        found += ["-o", path_argument(self.out)] if self.out is not None else []
+        found += ["--force"] if self.force else []
+        found += ["--reference", self.reference] if self.reference is not None else []
+        return [*found, *(["--zoom"] if self.zoom else [])]
+
+
+@dataclass(frozen=True)
+class QueryCommand:
+    """One `rip query` of a result folder or a trace."""
+
+    source: str
+    sql: str
+
+    def arguments(self) -> list[str]:
+        """What follows `rip`."""
+        return ["query", path_argument(self.source), self.sql]

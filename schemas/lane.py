@@ -21,6 +21,9 @@ NOT_KEPT = "(not kept)"
 AS_SERVED = "(as served)"
 """What a trace calls the model of a server when nobody named it."""
 
+OWN_PROGRAM = "own"
+"""The engine of a trace that a program of the user's own wrote (`rip.tap`): rip cannot run it."""
+
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 
 

@@ -11,16 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...schemas.command_line import DivergeCommand, QueryCommand, ReplayCommand
 from ...schemas.findings.command import Command
+from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM
 from ...schemas.trace import Mode, Setting, TraceHeader
 from .settings import Group, names_of, normal
-
-OWN_PROGRAM = "own"
-"""The engine of a trace that a program of the user's own wrote (`rip.tap`): rip cannot run it."""
-NOT_KEPT = "(not kept)"
-"""What a trace holds in place of a setting that may be a secret."""
-AS_SERVED = "(as served)"
-"""What a trace calls the model of a server when nobody named it."""
 
 _OF_PROGRAM = "again.parquet"
 """What a program of the user's own is to write."""
@@ -31,11 +26,6 @@ _IDENTITY = {
     "chat_template_sha256": "chat_template_sha256",
 }
 """Identity hash of an envelope → what the flat fingerprint calls it."""
-
-
-def argument(path: str) -> str:
-    """A path as an argument of a command: one that begins with a dash would be read as an option."""
-    return f"./{path}" if path.startswith("-") else path
 
 
 @dataclass(frozen=True)
@@ -81,39 +71,42 @@ class Commands:
             return Command(
                 purpose="rerun program",
                 settings={name: str(value) for name, value in changed.items()},
-                then=["rip", "diverge", argument(self.name_a), _OF_PROGRAM],
+                then=self._compare(_OF_PROGRAM),
                 output=_OF_PROGRAM,
             )
         settings = {**changed, **self._stated, **changed}
         settings = {name: value for name, value in settings.items() if value is not None}
         settings.pop("engine", None)
-        repeats = settings.pop("repeat", 1)
+        repeats, neighbours = settings.pop("repeat", 1), settings.pop("neighbours", 0)
         mode = mode or self.header_b.mode
-        argv = ["rip", "replay", argument(self.name_b), *self._engine]
-        if mode != "free":
-            argv += ["--mode", mode, "--golden", argument(self.name_a)]
-        if neighbours := settings.pop("neighbours", 0):
-            argv += ["--neighbours", str(neighbours)]
-        if (repeats := repeats if repeat is None else repeat) != 1:
-            argv += ["--repeat", str(repeats)]
-        for name, value in settings.items():
-            argv += ["--set", f"{name}={value}"]
-        if self.header_b.capture == "tokens":
-            argv += ["--capture", "tokens"]
-        if self.header_b.site_filter:
-            argv += ["--sites", self.header_b.site_filter]
-        if self._drift_was_allowed:
-            argv += ["--allow-drift"]
         tried = "-".join(name for name in changed if name != "neighbours") or (
             mode if mode != self.header_b.mode else "repeated" if repeat else "again"
         )
         out = out or f"try-{tried}.parquet"
         if Path(out).name == Path(self.name_b).name:  # B is such a run itself
             out = f"again-{out}"
+        command = ReplayCommand(
+            self.name_b,
+            out,
+            model=self._model,
+            engine=lane.engine,
+            url=lane.url,
+            api_key_env=lane.api_key_env,
+            python=lane.python,
+            tap=lane.tap,
+            mode=mode,
+            golden=None if mode == "free" else self.name_a,
+            neighbours=str(neighbours) if neighbours else None,
+            repeat=repeat or (repeats if isinstance(repeats, int) else 1),
+            settings=[(name, str(value)) for name, value in settings.items()],
+            capture="tokens" if self.header_b.capture == "tokens" else None,
+            sites=self.header_b.site_filter or None,
+            allow_drift=self._drift_was_allowed,
+        )
         return Command(
             purpose="rerun",
-            argv=[*argv, "-o", out],
-            then=["rip", "diverge", argument(self.name_a), out],
+            argv=["rip", *command.arguments()],
+            then=self._compare(out),
             output=out,
             hidden=[name for name, setting in lane.settings.items() if _is_hidden(setting)],
         )
@@ -127,21 +120,9 @@ class Commands:
             if setting.source == "lane" and setting.resolved is not None and not _is_hidden(setting)
         }
 
-    @property
-    def _engine(self) -> list[str]:
-        """B's engine and model as options."""
-        lane = self.header_b.lane
-        argv = ["--model", self._model] if self._model else []
-        argv += ["--engine", lane.engine]
-        reached = {
-            "--url": lane.url,
-            "--api-key-env": lane.api_key_env,
-            "--python": lane.python,
-            "--tap": lane.tap,
-        }
-        for option, value in reached.items():
-            argv += [option, value] if value else []
-        return argv
+    def _compare(self, new: str) -> list[str]:
+        """The comparison of A with a new trace."""
+        return ["rip", *DivergeCommand(self.name_a, new).arguments()]
 
     def replay_as_a(self, *groups: Group) -> Command | None:
         """Replay as B with A's value of those settings that differ; where none was stated, without B's.
@@ -215,7 +196,7 @@ class Commands:
         )
 
     def _show(self, sql: str) -> Command:
-        return Command(purpose="show", argv=["rip", "query", argument(self.result), sql])
+        return Command(purpose="show", argv=["rip", *QueryCommand(self.result, sql).arguments()])
 
 
 def reading(setting: Setting) -> Any:

@@ -20,12 +20,13 @@ from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
 from ...schemas.findings.statement import SIDES
 from ...schemas.findings.unseen import NoEvidence
 from ...schemas.fingerprint import Absence, Fact
+from ...schemas.lane import NOT_KEPT
 from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site, TraceHeader
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
 from .changed_fields import field_changed
-from .commands import NOT_KEPT, Commands, reading
+from .commands import Commands, reading
 from .observe.observation import Observation
 from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, names_of, normal
 

@@ -19,6 +19,7 @@ from ... import __version__
 from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
+from ...schemas.lane import OWN_PROGRAM
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
 from ..capture.modules import some_of
 from ..capture.taps import Taps
@@ -27,9 +28,6 @@ from ..row_summaries.rows import Rows
 from .fed_sequences import FedSequence
 
 Prompt = torch.Tensor | Sequence[int] | Sequence[Sequence[int]] | None
-
-ENGINE = "own"
-"""The name under which a program of the user's own stands in a trace."""
 
 
 class ProgramHeader:
@@ -55,7 +53,9 @@ class ProgramHeader:
         self._site_filter = site_filter
         self._created = datetime.now(UTC).isoformat(timespec="seconds")
         self._fingerprint = _fingerprint(fingerprint)
-        self._lane = Lane(name=lane, engine=ENGINE, model=type(model).__name__, settings=_settings(model))
+        self._lane = Lane(
+            name=lane, engine=OWN_PROGRAM, model=type(model).__name__, settings=_settings(model)
+        )
         self._next: tuple[list[str] | str, list[int] | tuple[list[int], ...] | None] = ("", None)
         self._samples: Counter[str] = Counter()
         self._requests: dict[str, Request] = {}
@@ -153,7 +153,7 @@ class ProgramHeader:
             envelope = Envelope(
                 request_id=sequence.request_id,
                 prompt_token_ids=sequence.prompt,
-                runtime=Runtime(engine=ENGINE, torch_version=torch.__version__),
+                runtime=Runtime(engine=OWN_PROGRAM, torch_version=torch.__version__),
             )
             self._requests[sequence.request_id] = Request(
                 request_id=sequence.request_id,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from ...causes.commands import OWN_PROGRAM, Commands, argument
+from ....schemas.command_line import DivergeCommand, QueryCommand, shell_line
+from ....schemas.lane import OWN_PROGRAM
+from ...causes.commands import Commands
 from ..findings.commands import in_shell
 from ..format import NONE, plain, plural
 from .document import Appendix
@@ -104,25 +105,29 @@ def _commands(verdict: Verdict, paths: ReportPaths, sources: tuple[Source, Sourc
     found.append(_compare(verdict, paths, a, b))
     if verdict.first_token is not None:
         differing = "SELECT * FROM tokens WHERE NOT token_equal ORDER BY pair, position LIMIT 20"
-        found.append(
-            ("show the differing tokens", shlex.join(["rip", "query", argument(paths.result), differing]))
-        )
+        found.append(("show the differing tokens", _query(paths, differing)))
     if verdict.compared.rows_differing:
         by_layer = "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
-        found.append(
-            ("show the drift by layer", shlex.join(["rip", "query", argument(paths.result), by_layer]))
-        )
+        found.append(("show the drift by layer", _query(paths, by_layer)))
     return [(what, plain(command)) for what, command in found]
+
+
+def _query(paths: ReportPaths, sql: str) -> str:
+    return shell_line(QueryCommand(paths.result, sql).arguments())
 
 
 def _compare(verdict: Verdict, paths: ReportPaths, a: Source, b: Source) -> tuple[str, str]:
     """The comparison again, with the options that the verdict holds."""
-    argv = ["rip", "diverge", argument(a.path), argument(b.path), "-o", argument(paths.result), "--force"]
+    reference = verdict.reference
+    command = DivergeCommand(
+        a.path,
+        b.path,
+        out=paths.result,
+        force=True,
+        reference=None if reference is None else reference.path,
+        zoom=verdict.zoom is not None,
+    )
     what = "compare the two traces again"
-    if verdict.reference is not None:
-        argv += ["--reference", verdict.reference.path]
-        if verdict.reference.repeats:
-            what += f", with {plural(verdict.reference.repeats, 'repeat')} of A as --noise"
-    if verdict.zoom is not None:
-        argv.append("--zoom")
-    return what, shlex.join(argv)
+    if reference is not None and reference.repeats:
+        what += f", with {plural(reference.repeats, 'repeat')} of A as --noise"
+    return what, shell_line(command.arguments())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .....schemas.command_line import path_argument
 from .....schemas.errors import BadInput
-from ....causes.commands import argument
 from ....reading.load import Trace, open_trace
 from ...findings.commands import in_shell
 
@@ -56,8 +56,8 @@ class ReportPaths:
         """A command of the comparison, for this folder and where things are now, as it is typed."""
         argv = list(command.argv)
         if command.purpose == "show":
-            argv[2] = argument(self.result)
-        moved = {argument(before): argument(now) for before, now in self.renamed.items()}
+            argv[2] = path_argument(self.result)
+        moved = {path_argument(before): path_argument(now) for before, now in self.renamed.items()}
         lines = {"argv": argv, "then": command.then}
         now = {name: [moved.get(word, word) for word in line] for name, line in lines.items()}
         return in_shell(command.model_copy(update=now))
