@@ -47,7 +47,7 @@ class Commands:
         out: str | None = None,
         **settings: object,
     ) -> Command:
-        """B's requests as B ran them, but for what is given here, compared with A.
+        """B's requests as B ran them, but for what is set here, compared with A.
 
         Args:
             mode: Instead of B's, where its engine has it; a golden mode forces A's tokens.
@@ -149,7 +149,7 @@ class Commands:
 
     @cached_property
     def _model(self) -> str | None:
-        """B's model as its replay named it; the whole path where that ran in another folder than these do."""
+        """B's model as its replay named it; the whole path where that ran in a different folder."""
         named, fingerprint = self.header_b.lane.model, self.header_b.fingerprint
         if not named or named == AS_SERVED:
             return None

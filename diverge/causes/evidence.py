@@ -34,7 +34,7 @@ Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
 """Numbers of the execution shape of a row."""
 _NO_CIRCUMSTANCE = ("neighbours", "repeat")
-"""Settings that the shapes of the passes tell better, or that change no row."""
+"""Settings that the shapes of the passes show better, or that change no row."""
 _NO_CIRCUMSTANCES = frozenset({"sampling", "process", "cache", "replica"})
 """Sections of a fingerprint that say nothing of how rows are computed."""
 
@@ -114,7 +114,7 @@ class Basis:
 
     @property
     def only_cached_is_unseen(self) -> bool:
-        """Everything before the first differing row was compared, but for rows that came from a cache."""
+        """Everything before the first differing row was compared, but for rows read from a cache."""
         site = self.first_site
         if site is None:
             return False
@@ -165,7 +165,7 @@ class Basis:
         return [NoSeed(side=side, engine=header.lane.engine) for side, header in sides if unseeded(header)]
 
     def changed(self, *sections: str, fields: Collection[str] | None = None) -> list[FieldChanged]:
-        """The fingerprint changes of some sections; of some fields only, where these are given."""
+        """The fingerprint changes of some sections; of some fields only, where these are named."""
         return [
             field_changed(change)
             for change in self._known_changes
@@ -184,7 +184,7 @@ class Basis:
 
     @cached_property
     def _known_changes(self) -> list[Change]:
-        """The changes that both fingerprints tell: what one could not read is no sign of a difference."""
+        """Changes of values that both fingerprints hold: what one could not read is no difference."""
         beside = {("engine", "arguments")}  # the lane's settings and a free port
         if all(header.channel == "eager" for header in self.headers):
             beside.add(("kernels", "inductor_cache"))  # what Inductor compiled runs in no eager pass
@@ -227,7 +227,7 @@ class Basis:
     def circumstances(self) -> list[str]:
         """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
         names = [setting.name for setting in self.setting_differences]
-        # A pass that is a prefill on one side has another cache too: one circumstance, not two.
+        # A pass that is a prefill on one side has a different cache too: one circumstance, not two.
         shapes: list[str] = [shape.name for shape in self.shape_differences()]
         if "num_tokens" in shapes and "cached_tokens" in shapes:
             shapes.remove("cached_tokens")
@@ -235,7 +235,7 @@ class Basis:
             shapes.remove("padded_tokens")
         if TOKENS_OF_A_PASS.intersection(
             names
-        ):  # another chunk is another pass, with another cache before it
+        ):  # a different chunk is a different pass, with a different cache before it
             shapes = [name for name in shapes if name not in ("num_tokens", "cached_tokens")]
         names = [name for name in names if name not in (*_NO_CIRCUMSTANCE, *shapes)]
         a, b = (lane.settings for lane in self.lanes)

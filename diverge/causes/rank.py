@@ -1,6 +1,6 @@
 """The table of causes and their order: for each the rule that finds it, and how its confirmation is read.
 
-Several causes apply at once: one explains where numbers began to differ, another why a token flipped.
+Several causes apply at once: one explains where numbers begin to differ, a second why a token flipped.
 docs/causes.md explains the table to people; the names of causes for readers are made in present/.
 """
 

@@ -50,7 +50,7 @@ class _Samples:
 
 
 def agreement(pairing: Pairing) -> Agreement | None:
-    """How the outputs of two traces agree, each among themselves and with one another.
+    """How the outputs of two traces agree, within each trace and between the two.
 
     Returns:
         None where every request ran once on engines that take a seed, or its samples were drawn from seeds of

@@ -81,7 +81,7 @@ class _SitesAhead:
         return first.result()
 
     def close(self) -> None:
-        """Stop what was not begun, and wait for the rest."""
+        """Cancel what was not started, and wait for the rest."""
         self._pool.shutdown(cancel_futures=True)
 
     def _compare(self, runs: list[Run]) -> SiteRows:

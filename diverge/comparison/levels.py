@@ -1,4 +1,4 @@
-"""From a tally to the four levels: which hold, which fail and where, which cannot be told."""
+"""From a tally to the four levels: which hold, which fail and where, which are not comparable."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def levels(
 
 
 def _unless_holds(level: LevelVerdict, limits: Sequence[Reason]) -> LevelVerdict:
-    """A level that would hold cannot be told, because of what limits it."""
+    """A level that would hold is not comparable, because of what limits it."""
     if level.state != "holds":
         return level
     return LevelVerdict(state="not comparable", why=[*limits, *level.why])

@@ -138,7 +138,7 @@ class CandidateReader:
     """The `topk_*` columns of a trace by row number, in place where their layout allows it. Thread-safe."""
 
     def __init__(self, trace: Trace, lengths: ListLengths | None = None) -> None:
-        """`lengths` may be shared with the reader of another trace, so that they are decoded once."""
+        """`lengths` may be shared with the reader of the other trace, so that they are decoded once."""
         self.trace = trace
         self._lengths = lengths or ListLengths()
         self._kept: _Kept[Candidates] = trace.kept.setdefault(

@@ -1,7 +1,7 @@
 """Reading the site columns of a trace by row number and site.
 
 Values are taken straight from the file where its layout allows it (pages.py) and decoded with pyarrow where
-another tool has rewritten the file; both give the same values.
+a different tool has rewritten the file; both give the same values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .pages import PlainPage, plain_page
 _WINDOW_ROWS = 1024
 _OPEN_GROUPS = 2
 GAP = 800
-"""Unwanted items between two wanted ones that are read with them, because another call would take longer."""
+"""Unwanted items between two wanted ones that are read with them, because a second read would take longer."""
 _ITEM_BYTES = {"site_hash": HASH_BYTES, "site_l2": 4, "site_sketch": 4 * SKETCH_SIZE}
 
 

@@ -171,7 +171,7 @@ def _columns(trace: Trace, a: Trace, sites: np.ndarray) -> dict[int, np.ndarray]
 def _same_sequence(
     sequences: dict[tuple[str, int, str], IndexedSequence], wanted: IndexedSequence
 ) -> IndexedSequence | None:
-    """The same sequence in another trace; else any of the same request that begins as it does."""
+    """The same sequence in a different trace; else any of the same request that begins as it does."""
     if wanted.key in sequences:
         return sequences[wanted.key]
     same = [sequence for key, sequence in sequences.items() if key[0] == wanted.key[0]]

@@ -38,7 +38,7 @@ def main_dtypes(
 
 
 def too_coarse(dtypes: tuple[str, str, str]) -> NotJudged | None:
-    """Why a reference of this dtype cannot tell rounding, if so."""
+    """Why a reference of this dtype cannot measure rounding, if so."""
     a, b, reference = (EPSILON.get(name) for name in dtypes)
     if reference is None:
         return None

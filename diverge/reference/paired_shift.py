@@ -73,7 +73,7 @@ def measure_shift(x: np.ndarray, pair: np.ndarray, low: np.ndarray, high: np.nda
 
     Args:
         x: float32[N, S], NaN: not known.
-        pair: int32[N], ascending: rows of one sequence depend on one another.
+        pair: int32[N], ascending: rows of one sequence are not independent.
         low: float64[S]: the smallest x that is explained (0 for equal dtypes).
         high: The largest.
     """

@@ -41,12 +41,12 @@ class ResultWriter:
         if folder.exists():
             if not force:
                 raise OutputFailed(
-                    f"{folder} exists already", "choose another name, or overwrite it with --force"
+                    f"{folder} exists already", "choose a different name, or overwrite it with --force"
                 )
             if not folder.is_dir() or (any(folder.iterdir()) and not (folder / SUMMARY_FILE).is_file()):
                 raise OutputFailed(
                     f"{folder} is not a result of rip diverge, so it is not overwritten",
-                    "choose another name",
+                    "choose a different name",
                 )
         with self._failures():
             self._unfinished.mkdir(mode=0o700)
@@ -98,7 +98,7 @@ class ResultWriter:
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             raise OutputFailed(
-                f"{self._folder} cannot be written: {why}", "free space or choose another path"
+                f"{self._folder} cannot be written: {why}", "free space or choose a different path"
             ) from None
 
 

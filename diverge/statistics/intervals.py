@@ -28,7 +28,7 @@ def wilson_bounds(
 
     Args:
         share: float64[N].
-        trials: float64[N], above 0; not whole where trials depend on one another.
+        trials: float64[N], above 0; not whole where trials are not independent.
         z: Half width in standard deviations.
 
     Returns:

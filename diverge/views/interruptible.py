@@ -17,7 +17,7 @@ T = TypeVar("T")
 def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
     """Do `work`, which calls DuckDB, so that Ctrl-C ends it: DuckDB itself handles no signal while it runs.
 
-    The work runs in another thread; a KeyboardInterrupt here stops the connection and then goes on.
+    The work runs in a second thread; a KeyboardInterrupt here stops the connection and then goes on.
     """
     results: list[T] = []
     faults: list[BaseException] = []

@@ -23,4 +23,4 @@ class Command(Statement):
     output: str | None = None
     """The trace that it writes."""
     hidden: list[str] = []
-    """Settings that have to be given too (`--set NAME=…`): no trace holds them, as they may be secret."""
+    """Settings that have to be stated too (`--set NAME=…`): no trace holds them, as they may be secret."""

@@ -1,4 +1,4 @@
-"""All kinds of evidence that a cause can rest on, told apart by `kind`."""
+"""All kinds of evidence that a cause can rest on, distinguished by `kind`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SamplingDiffers(Statement):
     a: Any = None
     b: Any = None
     source_a: str
-    """Where the value came from, as `Setting.source`."""
+    """The source of the value, as `Setting.source`."""
     source_b: str
 
 

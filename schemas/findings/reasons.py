@@ -1,4 +1,4 @@
-"""Why a level of a comparison holds, fails, or cannot be told, as data."""
+"""Why a level of a comparison holds, fails, or is not comparable, as data."""
 
 from __future__ import annotations
 

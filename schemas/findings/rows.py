@@ -26,7 +26,7 @@ class DriftSize(Statement):
     kind: Literal["drift-size"] = "drift-size"
     rel_drift: Real
     ulps: Real
-    """The same in units in the last place of the dtype."""
+    """The same in ULP of the dtype."""
     dtype: str
     reading: Literal["below resolution", "within rounding", "fewer bits", "beyond rounding", "other values"]
     site: str | None = None

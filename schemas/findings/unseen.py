@@ -51,7 +51,7 @@ class NoEvidence(Statement):
     """`no differing row`: neither a site nor a logits hash. `forward passes`: which sequences shared one.
     `fingerprint`: one of the traces has none. `repeats`: of A's lane, for the reference."""
     of: Literal["weights", "tokenizer and template"] | None = None
-    """Of `fingerprint`: what it would have told."""
+    """Of `fingerprint`: what it would have shown."""
     unseen: list[EarlierRows] = []
     """Of `not an origin`."""
 

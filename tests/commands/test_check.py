@@ -249,7 +249,7 @@ def test_the_hf_engine_repeats_itself(check: Callable[..., Done]) -> None:
 def test_real_bf16_drifts_in_a_batch_and_only_there(
     check: Callable[..., Done], smollm2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control on a real model: sums in another order in a batch must fail the check."""
+    """The negative control on a real model: sums in a different order in a batch must fail the check."""
     sum_by_batch(monkeypatch)
     real = ("--sequences", "3", "--tokens", "2", "--set", "dtype=bfloat16", "--set", "threads=1")
     drifting = check(*real, "-o", "d", engine=None, model=smollm2)

@@ -79,7 +79,7 @@ class Case:
 
 
 def reordered(one: Sequence, sites: list[int]) -> Sequence:
-    """The same sequence with its sites in another order."""
+    """The same sequence with its sites in a different order."""
     by_site = {name: getattr(one, name)[:, sites] for name in ("hashes", "present", "l2", "absmax", "sketch")}
     return Sequence(**{**vars(one), **by_site})
 

@@ -1,4 +1,4 @@
-"""Linear layers that sum in another order where several sequences share a pass, as many kernels do.
+"""Linear layers that sum in a different order where several sequences share a pass, as many kernels do.
 
 Which kernels a CPU picks for a shape is not known beforehand: some give the same bits alone and in a batch.
 """

@@ -38,7 +38,7 @@ def write_raw(path: Path, header: bytes, content: bytes, length: int | None = No
 
 
 def reshard(tensors: Tensors, folder: Path, shards: int) -> list[Path]:
-    """The same tensors dealt out to several files and an index, in another order."""
+    """The same tensors dealt out to several files and an index, in a different order."""
     folder.mkdir(exist_ok=True)
     dealt = [dict(sorted(tensors.items(), reverse=True)[first::shards]) for first in range(shards)]
     names = [f"model-{number:05d}-of-{shards:05d}.safetensors" for number in range(1, shards + 1)]

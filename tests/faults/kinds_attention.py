@@ -29,7 +29,7 @@ def _attention() -> Iterator[Case]:
     for model, layer in places:
         site = f"layers.{layer}.self_attn"
         for kind, compute, ops in (
-            ("another attention kernel in one layer", plants.math_kernel, (FLASH, LAST_BIT)),
+            ("different attention kernel in one layer", plants.math_kernel, (FLASH, LAST_BIT)),
             ("one attention head zero", plants.first_head_zero, ("fill_.Tensor",)),
             ("attention scale wrong", plants.other_scale, (FLASH,)),
         ):
@@ -54,7 +54,7 @@ def _positions() -> Iterator[Case]:
     for model in ("llama", "qwen2", "window", "mixtral"):
         for factor in (0.9, 1.1):
             yield Case(
-                "another RoPE base",
+                "different RoPE base",
                 f"factor {factor}",
                 model,
                 Side(),

@@ -64,7 +64,7 @@ def _decode() -> Iterator[Case]:
         site = attn(model, layer)
         plant = plants.attention(site.partition(":")[0], plants.math_kernel_in_decode)
         yield hooked(
-            "another attention kernel in decode", model, site, plant, DECODE, named=an_op(FLASH, LAST_BIT)
+            "different attention kernel in decode", model, site, plant, DECODE, named=an_op(FLASH, LAST_BIT)
         )
 
 
@@ -133,7 +133,7 @@ def _corrupted() -> Iterator[Case]:
             for step in (0, 4):
                 plant = plants.cache(layer, _swap_rows, at_decode(step, longest))
                 yield Case(
-                    "KV from another request",
+                    "KV of a different request",
                     f"{attn(model, layer)} at step {step}",
                     model,
                     Side(settings=together),

@@ -48,7 +48,7 @@ def _prompts() -> Iterator[Case]:
             "prompt truncated at its beginning", "4 tokens", model, _each(lambda p: p[4:]), "prompt-truncated"
         )
         yield _prompt(
-            "another token in the prompt",
+            "different token in the prompt",
             "at 5",
             model,
             _each(lambda p: (*p[:5], p[5] - 1 if p[5] > 6 else 9, *p[6:])),

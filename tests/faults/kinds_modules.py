@@ -37,7 +37,7 @@ def _kernels() -> Iterator[Case]:
     ):
         added = an_op("add.Tensor")
         plant = plants.forward(site, norm_in_bfloat16)
-        yield hooked("norm epsilon in another precision", model, site, plant, named=added)
+        yield hooked("norm epsilon in a different precision", model, site, plant, named=added)
         yield hooked("norm epsilon ten times larger", model, site, _epsilon(site, 10), named=added)
     for model, site in (
         ("gpt2", "layers.0.mlp.act"),
@@ -46,7 +46,7 @@ def _kernels() -> Iterator[Case]:
         ("qwen2", "layers.0.mlp.act_fn"),
     ):
         plant = plants.output(site, another_gelu)
-        yield hooked("another activation function", model, site, plant, named=an_op("gelu.default"))
+        yield hooked("different activation function", model, site, plant, named=an_op("gelu.default"))
     for model, site in (*PLACES[:6], ("llama", "layers.1"), ("gpt2", "layers.0"), ("llama", "layers.2.mlp")):
         plant = plants.output(site, negate_first)
         yield hooked("sign flip in one channel", model, site, plant, named=an_op("mul_.Tensor"))

@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
                 an_op("add.Tensor"),
             ),
             (
-                "another attention kernel in one layer",
+                "different attention kernel in one layer",
                 plants.attention(attention, plants.math_kernel),
                 ("module",),
                 f"{attention}:attn",
@@ -78,7 +78,7 @@ def cases() -> Iterator[Case]:
         (
             "layers.20.input_layernorm",
             plants.forward("layers.20.input_layernorm", norm_in_bfloat16),
-            "norm epsilon in another precision",
+            "norm epsilon in a different precision",
             "module",
             None,
             an_op("add.Tensor"),

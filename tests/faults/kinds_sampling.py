@@ -49,7 +49,7 @@ def _sampled(model: str, hot: dict[str, Any]) -> Iterator[Case]:
     yield _case(
         "RNG offset by one, not counted", where, model, hot, plants.sampler(skip_one_uncounted), "rng"
     )
-    yield _case("another seed than stated", where, model, hot, plants.sampler(seed=hot["seed"] + 100), "rng")
+    yield _case("different seed than stated", where, model, hot, plants.sampler(seed=hot["seed"] + 100), "rng")
     yield _case(
         "candidate order changed", where, model, hot, plants.sampler(by_probability), "candidate-order"
     )
@@ -62,7 +62,7 @@ def _sampled(model: str, hot: dict[str, Any]) -> Iterator[Case]:
         "seed-scope",
     )
     yield Case(
-        "another top_k stated",
+        "different top_k stated",
         where,
         model,
         Side(sampling=hot),

@@ -24,7 +24,7 @@ from rip.replay.engines.hf.engine import HfEngine
 KINDS = by_kind()
 SAMPLED_PAIRS = 12
 OF_SHAPES = (
-    "another attention kernel in decode",
+    "different attention kernel in decode",
     "prefix cache warm",
     "prefill chunked differently",
     "attention implementation",

@@ -136,7 +136,7 @@ def test_routing_decisions_are_sites_and_what_is_inside_experts_is_said_to_be_un
     engine = open_engine(tiny_models(family))
     decision = next(site for site in engine.sites if site.label() == "layers.1.mlp.gate:2")
     assert (decision.dtype, decision.width) == ("int64", chosen)
-    # With one expert a token there are as many rows inside as tokens, but in another order.
+    # With one expert a token there are as many rows inside as tokens, but in a different order.
     assert not [site for site in engine.sites if ".experts." in site.name]
     assert len(engine.not_seen) == 1
     assert "layers.0.mlp.experts.act_fn" in engine.not_seen[0]

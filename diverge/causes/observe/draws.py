@@ -54,7 +54,7 @@ class Rule:
     """A way to choose, and how it fits one side.
 
     Attributes:
-        tested: Steps at which the trace holds enough to tell.
+        tested: Steps at which the trace holds enough to judge.
         fits: Those at which it gives the token that was chosen.
     """
 
@@ -153,7 +153,7 @@ def _step(
 
 
 def shifted_by(a: Choices, b: Choices) -> int | None:
-    """How many draws B's stream is ahead of A's; None: it is another stream, or too short to tell."""
+    """How many draws B's stream is ahead of A's; None: it is a different stream, or too short to match."""
     one = [step.draw for step in a.steps]
     other = [step.draw for step in b.steps]
     for ahead in [n for size in range(1, len(one) - 1) for n in (size, -size)]:

@@ -17,6 +17,6 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 
 
 def in_ulps(dtype: str, drift: float | None) -> float | None:
-    """A relative drift in ULP (units in the last place) of a dtype; None: not known."""
+    """A relative drift in ULP of a dtype; None: not known."""
     epsilon = EPSILON.get(dtype)
     return None if epsilon is None or drift is None or math.isnan(drift) else drift / epsilon

@@ -37,7 +37,7 @@ _JUMP = 100.0
 
 @dataclass(frozen=True)
 class Twin:
-    """Another sequence of both traces whose tokens are the same up to the first difference."""
+    """A second sequence of both traces whose tokens are the same up to the first difference."""
 
     request_id: str
     sample: int
@@ -71,7 +71,7 @@ class RowPattern:
     lanes_differing: list[int] | None = None
     """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
     likeness: tuple[float, float] | None = None
-    """B's norm over A's, and the cosine between the rows as their sketches tell it; None: not known."""
+    """B's norm over A's, and the cosine between the rows estimated by their sketches; None: not known."""
     relation: RowRelation | None = None
     """What B's row is of A's; None: nothing simple."""
     shift: int | None = None

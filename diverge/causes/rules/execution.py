@@ -47,7 +47,7 @@ def padding(basis: Basis) -> Finding | None:
     side = basis.lanes[1].settings.get("padding_side")
     other = "left" if side is not None and side.resolved == "right" else "right"
     found = circumstance(basis, evidence, basis.commands.replay(padding_side=other))
-    # Padding comes with neighbours: where the batch differs too, the one cannot be told from the other.
+    # Padding comes with neighbours: where the batch differs too, the two cannot be distinguished.
     if not basis.shape_differences("batch_size"):
         return found
     # What padding alone changes is the mask, so the kernel and the sums of an attention.
@@ -166,7 +166,7 @@ def kernels(basis: Basis) -> Finding | None:
     evidence: list[Evidence] = [
         setting for setting in basis.setting_differences if normal(setting.name) not in named
     ]
-    # What a setting or another cause says already is no second difference.
+    # What a setting or a different cause already says is no second difference.
     known = {"attention_backend", *DTYPE_FIELDS, *(setting.name for setting in basis.setting_differences)}
     evidence += [
         change

@@ -43,7 +43,7 @@ def circumstance(
         basis: What the rules read.
         evidence: What was found.
         confirm: The command that confirms it.
-        cached: Rows that came from a cache, and could not be seen, are part of it.
+        cached: Rows that were read from a cache, and could not be seen, are part of it.
     """
     site = basis.first_site
     seen = site is not None and (site.is_origin or (cached and basis.only_cached_is_unseen))

@@ -47,7 +47,7 @@ def contract(basis: Basis) -> Finding | None:
 
 
 def no_seed(basis: Basis) -> Finding | None:
-    """The answers differ, and an engine cannot be given the draws to choose them with."""
+    """The answers differ, and no engine accepts the draws to choose them with."""
     if not basis.without_seed or not basis.parts_in_the_answer:
         return None
     evidence: list[Evidence] = [*basis.without_seed]

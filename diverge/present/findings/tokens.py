@@ -65,7 +65,7 @@ def draw_stream(found: DrawStream) -> str:
         return f"draws taken before the sequence's first: {found.start_a} in A, {found.start_b} in B"
     starts = ", ".join(str(start) for start in found.starts)
     return (
-        f"in {found.side} the sequences share one stream: it had given {starts} draws before their first; on "
+        f"in {found.side} the sequences share one stream: {starts} draws came before their first; on "
         "the other side every sequence starts its own"
     )
 

@@ -29,10 +29,10 @@ MISSING = {
     "forward passes": (
         "the engine's forward passes were not observed, so which sequences shared one is not known"
     ),
-    "cached tokens": "how many tokens came from a cache was not recorded",
+    "cached tokens": "how many tokens were read from a cache was not recorded",
     "logits hash": "no logits hash of the deciding row in both traces",
     "draws": "the sampler's draws were not recorded on both sides",
-    "finish reasons": "the stop rules read the same in both traces; finish reasons would tell",
+    "finish reasons": "the stop rules read the same in both traces; finish reasons would show which applied",
     "repeats": "no repeats of A's lane (--noise), so its own scatter is not known",
     "reference": "no reference trace (--reference) shows whether this is rounding or a fault",
 }

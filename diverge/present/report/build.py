@@ -60,7 +60,7 @@ def build(
     try:
         with open_views(folder) as views:
             return _read(ResultData(folder, views), paths, sources, title)
-    except duckdb.Error as error:  # DuckDB reads a file only when it is asked for its rows
+    except duckdb.Error as error:  # DuckDB reads a file only when its rows are queried
         raise BadInput(f"{folder}: a table cannot be read: {first_line(error)}", REPEAT_DIVERGE) from None
 
 

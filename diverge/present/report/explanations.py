@@ -31,7 +31,7 @@ CAUSES_RANKED = "Ranked by the evidence in the two traces. Run the command to co
 
 _TERMS: tuple[tuple[str, str, str], ...] = (
     ("origin", r"\borigin\b", "the first module output that differs although all its inputs are equal"),
-    ("site", r"\bsites?\b", "a module output (or another named tensor) that rip records"),
+    ("site", r"\bsites?\b", "a module output (or a named tensor inside one) that rip records"),
     ("row", r"\brows?\b", "the vector at one site for one token"),
     ("drift", r"\bdrift\b", "numeric difference, relative to the size of the row"),
     ("name:0", r"\w:\d\b", "the first of several outputs of a module"),
@@ -45,7 +45,7 @@ _TERMS: tuple[tuple[str, str, str], ...] = (
     (
         "reference",
         r"--reference\b",
-        "the request in a higher precision, to tell rounding from a bug",
+        "the request in a higher precision, to distinguish rounding from a bug",
     ),
     ("hash", r"\bhash(es)?\b", "a digest of a row or of logits, equal only where every bit is"),
     (

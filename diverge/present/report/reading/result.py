@@ -170,7 +170,7 @@ class ResultData:
     def drift_bins(self, pair: Pair, prompt_width: int, decode_width: int) -> dict[str, NDArray[Any]]:
         """Largest drift per site and bin of positions, for bins that hold a differing row.
 
-        Bins count from 0 inside the prompt and from 0 again after it (`decode` tells which).
+        Bins count from 0 inside the prompt and from 0 again after it (`decode` says which).
         `drift` is NaN for a row with NaN and −1 where the size of the difference is not known.
         """
         return self._columns(
@@ -187,7 +187,7 @@ class ResultData:
     ) -> dict[str, NDArray[Any]]:
         """Per bin of positions: how many have all sites compared, none, or all but `partial`."""
         n = len(self.sites) - self.by_sketch
-        if not n:  # no hash tells which rows were computed, and rows of unlike dtypes are never equal
+        if not n:  # no hash shows which rows were computed, and rows of unlike dtypes are never equal
             return self._columns(
                 f"SELECT {_BIN} AS bin, position >= $prompt AS decode, count(*) FILTER (position IN"
                 " (SELECT position FROM sites WHERE pair = $pair)) AS whole, 0 AS none, 0 AS partial,"
