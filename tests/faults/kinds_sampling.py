@@ -49,7 +49,9 @@ def _sampled(model: str, hot: dict[str, Any]) -> Iterator[Case]:
     yield _case(
         "RNG offset by one, not counted", where, model, hot, plants.sampler(skip_one_uncounted), "rng"
     )
-    yield _case("different seed than stated", where, model, hot, plants.sampler(seed=hot["seed"] + 100), "rng")
+    yield _case(
+        "different seed than stated", where, model, hot, plants.sampler(seed=hot["seed"] + 100), "rng"
+    )
     yield _case(
         "candidate order changed", where, model, hot, plants.sampler(by_probability), "candidate-order"
     )
