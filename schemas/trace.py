@@ -97,11 +97,12 @@ class Site(Record):
 
     def label(self) -> str:
         """For people: `layers.4.self_attn:attn`, `rotary_emb#1`."""
-        return (
-            self.name
-            + (f"#{self.occurrence}" if self.occurrence else "")
-            + (f":{self.part}" if self.part else "")
-        )
+        return site_label(self.name, self.occurrence, self.part)
+
+
+def site_label(name: str, occurrence: int, part: str) -> str:
+    """What a site is called: `layers.4.self_attn#1:attn`."""
+    return name + (f"#{occurrence}" if occurrence else "") + (f":{part}" if part else "")
 
 
 class Setting(Record):

@@ -15,6 +15,7 @@ from .findings.statement import Location, ModuleKind
 from .findings.unseen import EarlierRows, Missing, NotSeen
 from .reference import Reference
 from .sequences import Agreement, Patterns
+from .trace import site_label
 from .zoom import Zoom
 
 State = Literal["holds", "fails", "not comparable", "not stated"]
@@ -30,11 +31,21 @@ class LevelVerdict(Record):
     """For `not comparable` and `not stated`: the reasons. For `numeric`: the measured drift."""
 
 
-class FirstToken(Record):
-    """The first divergent token of the first (in causal order) sequence that diverges."""
+class OfSequence(Record):
+    """Something in one sequence."""
 
     request_id: str
     sample: int
+
+    @property
+    def sequence(self) -> tuple[str, int]:
+        """What names the sequence."""
+        return self.request_id, self.sample
+
+
+class FirstToken(OfSequence):
+    """The first divergent token of the first (in causal order) sequence that diverges."""
+
     step: int | None
     """Index among generated tokens; None inside the prompt."""
     position: int
@@ -51,11 +62,9 @@ class FirstToken(Record):
     """The same of their log-probabilities, nats; all there is where an engine gives no logits."""
 
 
-class FirstLogprob(Record):
+class FirstLogprob(OfSequence):
     """The first place where log-probabilities differ at all, whether or not the tokens do."""
 
-    request_id: str
-    sample: int
     step: int | None
     """Of the token that the distribution chose, among generated tokens; None inside the prompt."""
     position: int
@@ -64,11 +73,9 @@ class FirstLogprob(Record):
     """Largest difference there, nats: over the candidates that both sides list, and the chosen token."""
 
 
-class FirstText(Record):
+class FirstText(OfSequence):
     """The first differing character of the first sequence that is compared as text and differs."""
 
-    request_id: str
-    sample: int
     character: int
     """Index in the generated text."""
     before: str
@@ -78,15 +85,13 @@ class FirstText(Record):
     b: str
 
 
-class FirstSite(Record):
+class FirstSite(OfSequence):
     """The first differing row in causal order: position ascending, then site in execution order.
 
     Where it is not finite, or of experts that a later token's routing moved: the module of its forward pass
     that ran first.
     """
 
-    request_id: str
-    sample: int
     position: int
     site: str
     """Canonical module path, for example `layers.4.mlp.gate_proj`."""
@@ -102,8 +107,7 @@ class FirstSite(Record):
 
     def label(self) -> str:
         """`layers.4.self_attn#1:attn`."""
-        occurrence = f"#{self.occurrence}" if self.occurrence else ""
-        return self.site + occurrence + (f":{self.part}" if self.part else "")
+        return site_label(self.site, self.occurrence, self.part)
 
 
 Fault = Literal[

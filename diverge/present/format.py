@@ -161,5 +161,4 @@ def quoted_token(token_id: int, texts: dict[str, str]) -> str:
 
 def site_label(site: FirstSite) -> str:
     """`layers.4.self_attn#1:attn`."""
-    occurrence = f"#{site.occurrence}" if site.occurrence else ""
-    return plain(site.site + occurrence + (f":{site.part}" if site.part else ""))
+    return plain(site.label())

@@ -45,7 +45,7 @@ def _texts_headline(verdict: Verdict) -> str:
         return f"{plural(texts, 'text')} compared: equal. Token equality is unknown."
     differing = verdict.compared.texts_differing or 0
     many = f" {differing:,} of {plural(texts, 'text')} {does(differing, 'differ')}." if texts > 1 else ""
-    name = request_name(first.request_id, first.sample)
+    name = request_name(*first.sequence)
     return f"The texts of {name} differ from character {first.character:,} on.{many}"
 
 
@@ -61,7 +61,7 @@ def _what_is_equal(verdict: Verdict) -> str:
 
 
 def _token_divergence(first: FirstToken, compared: Compared) -> str:
-    name = request_name(first.request_id, first.sample)
+    name = request_name(*first.sequence)
     ended, other = ("A", "B") if first.token_a is None else ("B", "A")
     if compared.sequences > 1:
         if first.step is None:
@@ -119,7 +119,7 @@ def logprob_line(verdict: Verdict) -> str | None:
         return None
     at = f"position {first.position}" if first.step is None else f"step {first.step}"
     return (
-        f"First differing logprob: {at} of {request_name(first.request_id, first.sample)}, by"
+        f"First differing logprob: {at} of {request_name(*first.sequence)}, by"
         f" {number(first.max_abs_diff)} nats."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..base import Real, Record
-from ..reference import ReferenceSite
+from ..reference import Reference, ReferenceSite
 from .statement import SequenceName, Side, Statement
 
 
@@ -242,3 +242,21 @@ class ReferenceDistance(Statement):
     dtype_b: str
     expected_ratio: Real = 1.0
     output: ReferenceSite | None = None
+
+    @classmethod
+    def of(cls, found: Reference) -> ReferenceDistance | None:
+        """What a reference shows; None: neither side is farther."""
+        if found.first is None:
+            return None
+        return cls(
+            farther="B" if found.verdict == "B is farther" else "A",
+            first=found.first,
+            single_rows=bool(found.single_rows),
+            separated=found.separated,
+            sites_farther=found.sites_farther,
+            sites=found.sites,
+            dtype_a=found.dtype_a,
+            dtype_b=found.dtype_b,
+            expected_ratio=found.expected_ratio,
+            output=found.output,
+        )

@@ -60,8 +60,7 @@ class Seen:
         site = self.verdict.first_site
         if site is None:
             return None
-        part = f":{site.part}" if site.part else ""
-        return site.position, f"{site.site}{f'#{site.occurrence}' if site.occurrence else ''}{part}"
+        return site.position, site.label()
 
     @property
     def site_exact(self) -> bool | None:

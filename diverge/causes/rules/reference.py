@@ -15,20 +15,9 @@ _OPEN = ("kernel", "module")
 def beyond_rounding(basis: Basis) -> Finding | None:
     """B or A is farther from the reference than the other side of the same dtype."""
     found = basis.reference
-    if found is None or found.first is None:
+    distance = None if found is None else ReferenceDistance.of(found)
+    if found is None or distance is None:
         return None
-    distance = ReferenceDistance(
-        farther="B" if found.verdict == "B is farther" else "A",
-        first=found.first,
-        single_rows=bool(found.single_rows),
-        separated=found.separated,
-        sites_farther=found.sites_farther,
-        sites=found.sites,
-        dtype_a=found.dtype_a,
-        dtype_b=found.dtype_b,
-        expected_ratio=found.expected_ratio,
-        output=found.output,
-    )
     missing: list[Missing] = [] if found.repeats else [NoEvidence(kind="repeats")]
     # B on A's tokens: then every position can be compared, not only those before the tokens part.
     command = basis.commands.replay("golden-decode")

@@ -21,19 +21,10 @@ def reference_sentence(found: Reference) -> str:
         return f"Neither side can be judged against the reference: {not_judged(found.why)}."
     if found.single_rows is None:
         return found.sentence
-    if found.first is None:
+    distance = ReferenceDistance.of(found)
+    if distance is None:
         measured = "" if found.output is None else f", {_measured(found.output)} at {found.output.site}"
         return f"Both sides are as close to the reference as their dtypes allow{measured}{_expected(found)}."
-    distance = ReferenceDistance(
-        farther="B" if found.verdict == "B is farther" else "A",
-        first=found.first,
-        single_rows=found.single_rows,
-        sites_farther=found.sites_farther,
-        sites=found.sites,
-        dtype_a=found.dtype_a,
-        dtype_b=found.dtype_b,
-        expected_ratio=found.expected_ratio,
-    )
     return f"{_farther(distance)}."
 
 

@@ -134,7 +134,7 @@ def _first_causes(verdict: Verdict, pairs: list[Pair]) -> dict[int, str]:
     for pair in pairs:
         if pair.causes:
             name = pair.causes.split(", ")[0]
-            is_own = first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample)
+            is_own = first is not None and first.sequence == pair.sequence
             called = own.get(name) if is_own else None
             found[pair.pair] = format.plain(called or sequences.cause_label(name))
     return found

@@ -61,7 +61,7 @@ def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with
     in_prompt = pair.first_position is not None and (_in_prompt(pair) or _unlike_lengths(sides))
     return PairView(
         pair=pair,
-        name=format.request_name(pair.request_id, pair.sample),
+        name=format.request_name(*pair.sequence),
         recorded=sides,
         prompts_differ=in_prompt,
         first_logits=logits,
@@ -163,7 +163,7 @@ def _margins(data: ResultData, pair: Pair) -> MarginView | None:
 def _causes(data: ResultData, pair: Pair) -> list[str]:
     """Ids of the causes of a pair; the verdict's are those of the pair that it speaks of."""
     first = data.verdict.first_token
-    if first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample):
+    if first is not None and first.sequence == pair.sequence:
         return [cause.id for cause in data.verdict.causes]
     return (pair.causes or "").split(", ")
 

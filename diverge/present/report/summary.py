@@ -150,19 +150,19 @@ def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None)
     site, token, text = verdict.first_site, verdict.first_token, verdict.first_text
     if text is not None and token is None:
         return (
-            f"In {request_name(text.request_id, text.sample)} the texts diverge at character"
+            f"In {request_name(*text.sequence)} the texts diverge at character"
             f" {text.character:,}. The engine returns text only, so tokens and numbers are unknown."
         )
     if token is None:
         return _numbers_only(verdict, prompt)
-    name, divergence = request_name(token.request_id, token.sample), _divergence(token, sources)
+    name, divergence = request_name(*token.sequence), _divergence(token, sources)
     if site is None:
         if token.step is None:
             return f"In {name} {divergence}. Later positions cannot be compared."
         seen = verdict.compared.rows > 0
         inside = "No row differs before" if seen else "No site was captured in both runs"
         return f"In {name} {divergence}. {inside}."
-    if (site.request_id, site.sample) != (token.request_id, token.sample):
+    if site.sequence != token.sequence:
         return f"{_start(site, prompt)} In {name} {divergence}."
     ahead = token.position - site.position
     unit = "token" if prompt is None or site.position < prompt else "step"
@@ -177,14 +177,14 @@ def _numbers_only(verdict: Verdict, prompt: int | None) -> str:
     if first is None:
         return _none_differs(verdict)
     at = f"position {first.position}" if first.step is None else f"step {first.step}"
-    name = request_name(first.request_id, first.sample)
+    name = request_name(*first.sequence)
     return f"Log-probabilities first differ at {at} of {name}; {_unchanged(verdict)}."
 
 
 def _start(site: FirstSite, prompt: int | None) -> str:
     inputs = "its inputs are bitwise equal" if site.is_origin else "not all earlier rows were compared"
     return (
-        f"In {request_name(site.request_id, site.sample)} the first difference is at {site_label(site)},"
+        f"In {request_name(*site.sequence)} the first difference is at {site_label(site)},"
         f" {_location(site.position, prompt)}: {inputs}."
     )
 

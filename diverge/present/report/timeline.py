@@ -71,7 +71,7 @@ def _text(verdict: Verdict) -> Iterator[Event]:
     if first is not None:
         yield Event(
             f"character {first.character:,}",
-            f"The texts of {request_name(first.request_id, first.sample)} diverge",
+            f"The texts of {request_name(*first.sequence)} diverge",
             f"A continues “{plain(first.a)}”, B “{plain(first.b)}”",
             "summary.json, first_text",
             "tokens",
@@ -106,7 +106,7 @@ def _token_text(token: int | None, source: Source) -> str:
 def _numbers(verdict: Verdict, pair: Pair, logits: FirstLogits | None) -> Iterator[tuple[int, int, Event]]:
     """Where logits and log-probabilities differ first: one event where that is at the same token."""
     first = verdict.first_logprob
-    if first is not None and (first.request_id, first.sample) != (pair.request_id, pair.sample):
+    if first is not None and first.sequence != pair.sequence:
         first = None
     by_nats = "" if first is None else f"by {number(first.max_abs_diff)} nats"
     chose = "in the distribution that chose this token"
@@ -132,7 +132,7 @@ def _numbers(verdict: Verdict, pair: Pair, logits: FirstLogits | None) -> Iterat
 
 
 def _origin(site: FirstSite | None, pair: Pair) -> Iterator[tuple[int, int, Event]]:
-    if site is None or (site.request_id, site.sample) != (pair.request_id, pair.sample):
+    if site is None or site.sequence != pair.sequence:
         return
     size = "" if site.rel_drift is None else f"{drift_size(site.rel_drift)}; "
     if site.is_origin:
@@ -157,7 +157,7 @@ def _spread(found: Spread, pair: Pair, site: FirstSite | None) -> Iterator[tuple
     detail += " at this position"
     if found.next_position is not None:
         detail += f", {found.at_next:,} of {found.of_next:,} at position {found.next_position}"
-    here = site is not None and (site.request_id, site.sample) == (pair.request_id, pair.sample)
+    here = site is not None and site.sequence == pair.sequence
     back = here and site is not None and pair.first_moved < site.position
     title = "Spreads through the whole pass, to earlier tokens too" if back else "Spreads"
     yield pair.first_moved, 1, Event(where(pair.first_moved), title, detail, "table sites", "numbers")
@@ -172,7 +172,7 @@ def _token(first: FirstToken | None, pair: Pair, sources: tuple[Source, Source])
     if pair.first_position is None:
         return
     detail = f"A: {_token_text(pair.token_a, sources[0])}; B: {_token_text(pair.token_b, sources[1])}"
-    if first is not None and (first.request_id, first.sample) == (pair.request_id, pair.sample):
+    if first is not None and first.sequence == pair.sequence:
         moved = first.max_abs_logit_diff
         moved = first.max_abs_logprob_diff if moved is None else moved
         # No engine chose the tokens of a prompt.
@@ -208,7 +208,7 @@ def _end(data: ResultData, view: PairView, sources: tuple[Source, Source]) -> li
         tokens = compared if side is None else side.generated
         detail, took = plural(tokens, "generated token"), ""
         for result in [] if source.header is None else source.header.results:
-            if (result.request_id, result.sample) == (pair.request_id, pair.sample):
+            if (result.request_id, result.sample) == pair.sequence:
                 detail += f", finish reason: {plain(result.reason)}"
                 took = "" if result.latency_s is None else f", after {result.latency_s:.2f} s"
                 break

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...format import site_label
 from .axes import nice_ticks
 from .heat import (
     NO_DRIFT,
@@ -168,8 +167,8 @@ def _start(data: ResultData, pair: Pair) -> tuple[int, int]:
     first row that differs."""
     assert pair.first_moved is not None
     found = data.verdict.first_site
-    if found is not None and (found.request_id, found.sample) == (pair.request_id, pair.sample):
-        named = next((site.site for site in data.sites if site.label == site_label(found)), None)
+    if found is not None and found.sequence == pair.sequence:
+        named = next((site.site for site in data.sites if site.label == found.label()), None)
         if named in data.drifts_at(pair.pair, found.position):
             return found.position, named
     return pair.first_moved, min(data.drifts_at(pair.pair, pair.first_moved))

@@ -50,7 +50,7 @@ class ResultData:
     def pairs(self, limit: int) -> list[Pair]:
         """The pairs, the verdict's first, then those that diverge, then those whose rows differ."""
         first = self.verdict.first_token or self.verdict.first_site
-        wanted = (first.request_id, first.sample) if first else (None, None)
+        wanted = first.sequence if first else (None, None)
         return [Pair(*row) for row in self._rows(_PAIRS_SQL, self.by_sketch, *wanted, limit)]
 
     def tokens(self, pair: int, first: int, stop: int) -> list[TokenRow]:

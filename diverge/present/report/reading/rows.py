@@ -31,6 +31,11 @@ class Pair:
     causes: str | None
     """Ids of its causes, the first-ranked first; None: it was not looked at."""
 
+    @property
+    def sequence(self) -> tuple[str, int]:
+        """What names the sequence."""
+        return self.request_id, self.sample
+
 
 @dataclass(frozen=True)
 class TokenRow:
