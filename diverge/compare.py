@@ -83,59 +83,67 @@ def diverge(
     reference = None if context.reference is None else open_trace(context.reference)
     repeats = [open_trace(path) for path in context.noise]
     tolerance = _stated_tolerance(trace_a.header) if context.tolerance is None else context.tolerance
-    site_plan = plan_sites(trace_a, trace_b)
-    tally = Tally(site_plan, [PairState(pair) for pair in pairing.pairs], tolerance=tolerance)
+    plan = plan_sites(trace_a, trace_b)
+    tally = Tally(plan, [PairState(pair) for pair in pairing.pairs], tolerance=tolerance)
     sequences = SequenceFacts(tally)
     with ThreadPoolExecutor(1) as pool, ResultWriter(out, force) as writer:
-        for tokens, sites in compare_batches(pairing.pairs, trace_a, trace_b, site_plan, progress):
+        for tokens, sites in compare_batches(pairing.pairs, trace_a, trace_b, plan, progress):
             tally.add(tokens, sites)
             sequences.add(tokens, sites)
             writer.add("tokens", with_sites(tokens, sites))
             if len(sites.row):
-                writer.add("sites", site_rows(tokens, sites, site_plan))
+                writer.add("sites", site_rows(tokens, sites, plan))
         begin_where_they_ran_first(tally, trace_a, trace_b)
         checked = [pool.submit(check_row_hashes, *row) for row in first_rows(tally, trace_a, trace_b)]
         writer.add("site_totals", site_totals(tally))
         writer.add("topk", candidate_rows(tally, trace_a, trace_b))
         writer.add("changes", change_rows(context.changes))
-        first = first_differences(tally, trace_a, trace_b, pairing)
-        level_verdicts = levels(tally, first.token, first.site, pairing)
         judged = None if reference is None else judge(pairing.pairs, trace_a, trace_b, reference, repeats)
         beside = None if judged is None else judged.verdict
         compared = ComparedTraces(tally, trace_a, trace_b, (a, b, out), list(context.changes), beside)
-        causes = diagnose(compared, first)
-        by_sequence = causes_by_sequence(compared, causes)
+        verdict, by_sequence = _conclude(compared, pairing, sequences)
         writer.add("sequences", sequences.rows((trace_a.header, trace_b.header), by_sequence))
         if judged is not None:
             for table, rows in reference_rows(judged, sequences.prompt_lengths):
                 writer.add(table, rows)
-        verdict = Verdict(
-            tool_version=__version__,
-            created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-            a=_trace_ref(trace_a),
-            b=_trace_ref(trace_b),
-            level=strongest(level_verdicts),
-            levels=level_verdicts,
-            first_token=first.token,
-            first_site=first.site,
-            causes=causes,
-            changes=list(context.changes),
-            compared=_counts(tally, pairing),
-            max_abs_logit_diff=tally.largest_logit,
-            max_abs_logprob_diff=tally.largest_logprob,
-            first_logprob=first.logprob,
-            first_text=first.text,
-            agreement=agreement(pairing),
-            not_seen=not_seen(tally, trace_a, trace_b, pairing),
-            reference=beside,
-            patterns=sequences.patterns(trace_a, trace_b, by_sequence),
-            run_in=str(Path.cwd()),
-        )
-        verdict = with_sentences(verdict)
         for check in checked:
             check.result()
         writer.finish(verdict.to_json())
     return verdict
+
+
+def _conclude(
+    compared: ComparedTraces, pairing: Pairing, sequences: SequenceFacts
+) -> tuple[Verdict, dict[int, list[str]]]:
+    """The verdict with its sentences, and the causes of each diverging sequence."""
+    tally, a, b = compared.tally, compared.a, compared.b
+    first = first_differences(tally, a, b, pairing)
+    level_verdicts = levels(tally, first.token, first.site, pairing)
+    causes = diagnose(compared, first)
+    by_sequence = causes_by_sequence(compared, causes)
+    verdict = Verdict(
+        tool_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        a=_trace_ref(a),
+        b=_trace_ref(b),
+        level=strongest(level_verdicts),
+        levels=level_verdicts,
+        first_token=first.token,
+        first_site=first.site,
+        causes=causes,
+        changes=compared.changes,
+        compared=_counts(tally, pairing),
+        max_abs_logit_diff=tally.largest_logit,
+        max_abs_logprob_diff=tally.largest_logprob,
+        first_logprob=first.logprob,
+        first_text=first.text,
+        agreement=agreement(pairing),
+        not_seen=not_seen(tally, a, b, pairing),
+        reference=compared.reference,
+        patterns=sequences.patterns(a, b, by_sequence),
+        run_in=str(Path.cwd()),
+    )
+    return with_sentences(verdict), by_sequence
 
 
 def _stated_tolerance(header: TraceHeader) -> float | None:

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,6 +98,24 @@ def plural(value: int, word: str) -> str:
         return f"1 {word}"
     many = f"{word[:-1]}ies" if word.endswith("ry") else f"{word}es" if word.endswith("sh") else f"{word}s"
     return f"{value:,} {many}"
+
+
+def listed(names: Sequence[str], shown: int, of: int | None = None, what: str = "more") -> str:
+    """Some names; of many, how many more there are: `a, b and 3 more`.
+
+    Args:
+        names: All of them, or the first.
+        shown: How many are named at most.
+        of: How many there are. [default: the names]
+        what: What the others are called.
+    """
+    left = (len(names) if of is None else of) - min(len(names), shown)
+    return ", ".join(names[:shown]) + (f" and {left:,} {what}" if left > 0 else "")
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def does(value: int, verb: str) -> str:

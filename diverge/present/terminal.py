@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.claim import LEVELS
+from ..comparison.site_plan import layer_number
 from .findings.commands import in_shell
 from .findings.interpretation import how_to_read
 from .findings.labels import label
 from .findings.sentence import sentence
-from .format import drift, number, plain, plural
+from .format import drift, listed, number, plain, plural
 from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
 from .verdict import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
@@ -117,8 +117,7 @@ def _print_diverging(console: Console, verdict: Verdict, folder: Path) -> None:
         + ("" if row["divergence_step"] is None else f" step {row['divergence_step']}")
         for row in rows.slice(0, _SHOWN).to_pylist()
     ]
-    more = f" and {rows.num_rows - _SHOWN:,} more" if rows.num_rows > _SHOWN else ""
-    _line(console, 0, f"Diverging: {', '.join(named)}{more}.")
+    _line(console, 0, f"Diverging: {listed(named, _SHOWN, rows.num_rows)}.")
 
 
 def _print_levels(console: Console, verdict: Verdict) -> None:
@@ -188,10 +187,9 @@ def _print_drift(console: Console, folder: Path) -> None:
     totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
     by_layer: dict[int, float] = {}
     for site in totals:
-        layer = re.search(r"(?:^|\.)(\d+)(?:\.|$)", site["name"])
-        if layer and (site["compared"] or site["by_sketch"]):
-            index = int(layer[1])
-            by_layer[index] = max(by_layer.get(index, 0.0), site["drift_p50"] or 0.0)
+        layer = layer_number(site["name"])
+        if layer is not None and (site["compared"] or site["by_sketch"]):
+            by_layer[layer] = max(by_layer.get(layer, 0.0), site["drift_p50"] or 0.0)
     moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
     if not moved:
         return

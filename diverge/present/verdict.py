@@ -32,8 +32,7 @@ def headline(verdict: Verdict) -> str:
     bitwise = verdict.levels.get("bitwise")
     if bitwise is not None and bitwise.state == "holds":
         return _what_is_equal(verdict)
-    moved = max(verdict.max_abs_logit_diff or 0, verdict.max_abs_logprob_diff or 0)
-    if verdict.first_site is not None or moved > 0:
+    if has_moved(verdict):
         return "The tokens are equal, the numbers differ."
     return "The tokens are equal."
 
@@ -83,10 +82,13 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
 
 def second_line(verdict: Verdict) -> str:
     """Which run is unfinished, and where the difference starts, or how much was compared."""
-    unfinished = [
-        name for name, trace in (("A", verdict.a), ("B", verdict.b)) if trace.path.endswith(PARTS_SUFFIX)
-    ]
-    return "".join(f"{name} is an unfinished run. " for name in unfinished) + _start_or_extent(verdict)
+    unfinished = [f"{name} is an unfinished run. " for name in unfinished_sides(verdict)]
+    return "".join(unfinished) + _start_or_extent(verdict)
+
+
+def unfinished_sides(verdict: Verdict) -> list[str]:
+    """Which of A and B hold only what an interrupted run had flushed."""
+    return [name for name, side in (("A", verdict.a), ("B", verdict.b)) if side.path.endswith(PARTS_SUFFIX)]
 
 
 def _start_or_extent(verdict: Verdict) -> str:
@@ -128,6 +130,16 @@ def difference_kind(verdict: Verdict) -> str:
     """What the differences of the distributions are of."""
     by_logprob = verdict.max_abs_logit_diff is None and verdict.max_abs_logprob_diff is not None
     return "logprob" if by_logprob else "logit"
+
+
+def largest_difference(verdict: Verdict) -> float:
+    """Of the distributions, by logits where there are any; 0 where none is known."""
+    return verdict.max_abs_logit_diff or verdict.max_abs_logprob_diff or 0.0
+
+
+def has_moved(verdict: Verdict) -> bool:
+    """Some number differs."""
+    return verdict.first_site is not None or largest_difference(verdict) > 0
 
 
 def is_cut(first: FirstText) -> bool:

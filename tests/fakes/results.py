@@ -42,7 +42,7 @@ def _words(text: str) -> list[str]:
 
 
 PROMPT = _words("<|im_start|>user\nWhy does the same request give another answer?<|im_end|>\n")
-COMMON = _words("The two runs add the same numbers in a different order , and rounding depends on it .")
+COMMON = _words("The two runs add the same numbers in another order , and rounding depends on it .")
 TAIL_A = _words("\n\nThat is why a tie between two words can fall either way .")
 TAIL_B = _words("So one word may win where the other had won before it .")
 

@@ -161,25 +161,26 @@ def _pattern(
     later = fresh & (np.arange(start, stop) > at)
     differing = np.flatnonzero(fresh & unlike[:, site]) + start
     tokens = pair.a.tokens
+    if plan.sketches:
+        known |= {
+            "lanes_differing": _lanes(plan, rows, state),
+            "likeness": _likeness(rows, state),
+            "relation": _relation(rows, state),
+            "experts": experts_at_fault(
+                plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site]
+            ),
+            "across": across_positions(rows, state, differing, plan.sites[site].dtype),
+            "jump": _jump(rows, state, plan, unlike[at - start]),
+        }
     return RowPattern(
         site=plan.sites[site],
-        lanes_differing=_lanes(plan, rows, state) if plan.sketches else None,
-        likeness=_likeness(rows, state) if plan.sketches else None,
-        relation=_relation(rows, state) if plan.sketches else None,
         shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
         equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
         later_positions=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
         twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
-        experts=experts_at_fault(plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site])
-        if plan.sketches
-        else [],
         routing=first_routing(plan, unlike, both, start, rows, state),
-        across=across_positions(rows, state, differing, plan.sites[site].dtype)
-        if plan.sketches
-        else AcrossPositions(),
-        jump=_jump(rows, state, plan, unlike[at - start]) if plan.sketches else None,
         **known,
     )
 

@@ -5,6 +5,7 @@ processors, near ties.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from ....schemas.findings.evidence import Conclusion, Evidence
 from ....schemas.findings.execution import ExecutionDiffers
@@ -102,7 +103,7 @@ def seed_scope(basis: Basis) -> Finding | None:
         side=SIDES[side],
         starts=[start[side] for start in starts[:_STARTS]],
     )
-    return _of_draws(basis, [stream])
+    return _of_sampler(basis, _same_logits(basis), stream)
 
 
 def rng(basis: Basis) -> Finding | None:
@@ -118,12 +119,12 @@ def rng(basis: Basis) -> Finding | None:
         streams.append(DrawStream(relation="other stream"))
     if a.first_offset != b.first_offset:
         streams.append(DrawStream(relation="different start", start_a=a.first_offset, start_b=b.first_offset))
-    return _of_draws(basis, streams)
+    return _of_sampler(basis, _same_logits(basis), *streams)
 
 
-def _of_draws(basis: Basis, streams: list[DrawStream]) -> Finding:
-    evidence: list[Evidence] = [_same_logits(basis), *streams]
-    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+def _of_sampler(basis: Basis, *evidence: Evidence, missing: Sequence[Missing] = ()) -> Finding:
+    """Equal logits, and something behind them that repeats show."""
+    return Finding([*evidence], "high", [*missing], basis.commands.replay(repeat=3), direct=True)
 
 
 def logits_processing(basis: Basis) -> Finding | None:
@@ -150,7 +151,7 @@ def logits_processing(basis: Basis) -> Finding | None:
                 "not_applied": _not_applied(basis),
             }
         )
-    return Finding([processed], "high", confirm=basis.commands.replay(repeat=3), direct=True)
+    return _of_sampler(basis, processed)
 
 
 def _raw_logit(step: Step) -> float | None:
@@ -192,8 +193,7 @@ def candidate_order(basis: Basis) -> Finding | None:
         tested=choices[side].by_probability(basis.temperature(side)).tested,
         other_by_id=by_id[1 - side],
     )
-    evidence: list[Evidence] = [_same_logits(basis), order]
-    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+    return _of_sampler(basis, _same_logits(basis), order)
 
 
 def sampling_filter(basis: Basis) -> Finding | None:
@@ -204,15 +204,12 @@ def sampling_filter(basis: Basis) -> Finding | None:
     if candidate_order(basis) is not None:
         return None
     by_id, _ = _rules(basis, choices)
-    filtered: list[Evidence] = []
-    for index, side in enumerate(SIDES):
-        filters = choices[index].filters(basis.temperature(index))
-        if not by_id[index] and filters:
-            filtered.append(CandidatesFiltered(side=side, filters=filters))
-    if not filtered:
-        return None
-    confirm = basis.commands.replay(repeat=3)
-    return Finding([_same_logits(basis), *filtered], "high", confirm=confirm, direct=True)
+    filtered = [
+        CandidatesFiltered(side=side, filters=filters)
+        for index, side in enumerate(SIDES)
+        if not by_id[index] and (filters := choices[index].filters(basis.temperature(index)))
+    ]
+    return _of_sampler(basis, _same_logits(basis), *filtered) if filtered else None
 
 
 def sampler(basis: Basis) -> Finding | None:
@@ -227,7 +224,7 @@ def sampler(basis: Basis) -> Finding | None:
     if token.margin_a == 0 and basis.greedy:
         evidence.append(Conclusion(what="equal logits of two candidates"))
     missing: list[Missing] = [NoEvidence(kind="draws")] if basis.observed.choices is None else []
-    return Finding(evidence, "high", missing, basis.commands.replay(repeat=3), direct=True)
+    return _of_sampler(basis, *evidence, missing=missing)
 
 
 def own_draws(basis: Basis) -> Finding | None:

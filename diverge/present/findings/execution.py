@@ -17,6 +17,7 @@ from ....schemas.findings.execution import (
     TensorOfModule,
     TensorsChanged,
 )
+from ..format import listed, shortened
 from .parts import at
 
 _SHOWN = 60
@@ -74,16 +75,12 @@ def several_differ(found: SeveralDiffer) -> str:
 def field_changed(found: FieldChanged) -> str:
     name = ".".join((found.section, found.field, *found.path))
     more = f" (and {found.others} more)" if found.others else ""
-    return f"changed in the fingerprint: {name}: {_short(found.before)} → {_short(found.after)}{more}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}…"
+    before, after = shortened(found.before, _SHOWN), shortened(found.after, _SHOWN)
+    return f"changed in the fingerprint: {name}: {before} → {after}{more}"
 
 
 def tensors_changed(found: TensorsChanged) -> str:
-    more = found.count - len(found.names)
-    return f"tensors that changed: {', '.join(found.names)}{f' and {more} more' if more else ''}"
+    return f"tensors that changed: {listed(found.names, len(found.names), found.count)}"
 
 
 def tensor_of_module(found: TensorOfModule) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....schemas.findings.statement import ModuleKind, SequenceName
+from ..format import listed
 
 _NAMED = 4
 """Sequences, or spans of positions, that a sentence names."""
@@ -33,12 +34,6 @@ def module(kind: ModuleKind, site: str) -> str:
     return f"the module {site}" if name == f"the {site}" else f"{name} {site}"
 
 
-def listed(names: Sequence[str], shown: int = _NAMED) -> str:
-    """Some names; of many, how many more there are."""
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more:,} more" if more > 0 else "")
-
-
 def sequence(name: SequenceName) -> str:
     """A sequence by its request."""
     return f"{name.request_id} sample {name.sample}" if name.sample else name.request_id
@@ -50,7 +45,8 @@ def sequences(names: Sequence[SequenceName], with_position: bool = False) -> str
         [
             f"{sequence(name)} at position {name.position}" if with_position else sequence(name)
             for name in names
-        ]
+        ],
+        _NAMED,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ....schemas.findings.rows import ReferenceDistance
 from ....schemas.reference import NotJudged, Reference, ReferenceNote, ReferenceSite
-from ..format import plural, request_name
+from ..format import listed, plural, request_name
 
 _SHOWN = 3
 """Requests that a sentence names."""
@@ -86,9 +86,9 @@ def not_judged(found: NotJudged) -> str:
         ),
         "no token ids": "A or B has no token ids, only text, so no tokens can be forced on a reference",
         "different requests": (
-            f"it is of different requests: A has {_some(found.requests_a)}, the reference "
-            f"{_some(found.requests_reference)}; replay A's requests on the reference's lane, with --golden "
-            "A.parquet"
+            f"it is of different requests: A has {_requests(found.requests_a)}, the reference "
+            f"{_requests(found.requests_reference)}; replay A's requests on the reference's lane, with "
+            "--golden A.parquet"
         ),
         "different tokens": "it holds none of the compared tokens: make it of A's (--golden A.parquet)",
         "different model": "it was made with a different model than A's and B's, by their fingerprints",
@@ -104,10 +104,8 @@ def not_judged(found: NotJudged) -> str:
     }[found.kind]
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first names."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "") if names else "none"
+def _requests(names: Sequence[str]) -> str:
+    return listed(names, _SHOWN) or "none"
 
 
 def reference_note(found: ReferenceNote) -> str:

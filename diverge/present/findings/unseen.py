@@ -20,7 +20,7 @@ from ....schemas.findings.unseen import (
     TextOnly,
     UnfinishedRun,
 )
-from ..format import does, plural
+from ..format import does, listed, plural
 
 _SHOWN = 4
 """Kinds of sites that a sentence names."""
@@ -99,9 +99,8 @@ def sequences_left_out(found: SequencesLeftOut) -> str:
     sequences = plural(found.count, "sequence")
     if found.kind == "text forced":
         return f"{sequences} not compared: one trace has text only, and the text in {found.trace} was forced"
-    more = found.count - len(found.first)
-    named = ", ".join(_request(name) for name in found.first) + (f" and {more} more" if more else "")
-    return f"{sequences} only in {found.trace}: {named}"
+    named = [_request(name) for name in found.first]
+    return f"{sequences} only in {found.trace}: {listed(named, len(named), found.count)}"
 
 
 def sites_left_out(found: SitesLeftOut) -> str:
@@ -109,8 +108,6 @@ def sites_left_out(found: SitesLeftOut) -> str:
     kinds = [
         f"{group.pattern} ({group.count})" if group.count > 1 else group.pattern for group in found.groups
     ]
-    more = len(kinds) - _SHOWN
-    named = ", ".join(kinds[:_SHOWN]) + (f" and {more} more kinds" if more > 0 else "")
     sizes = [
         "unknown" if size is None else str(size)
         for size in (found.tensor_parallel_a, found.tensor_parallel_b)
@@ -121,7 +118,7 @@ def sites_left_out(found: SitesLeftOut) -> str:
         "different width": f"{plural(count, 'site')} not compared, different width",
         "sites only in one trace": f"{plural(count, 'site')} only in {found.trace}",
     }[found.kind]
-    return f"{what}: {named}"
+    return f"{what}: {listed(kinds, _SHOWN, what='more kinds')}"
 
 
 def after_divergence(found: AfterDivergence) -> str:

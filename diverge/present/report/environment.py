@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...causes.commands import reading
-from ..format import plain
+from ..format import listed, plain, shortened
 
 if TYPE_CHECKING:
     from ....schemas.trace import Setting, TraceHeader
@@ -193,9 +193,8 @@ def _settings(header: TraceHeader) -> dict[str, str]:
         for name, setting in request.sampling.items():
             sampling.setdefault(f"{_SAMPLING}{name}", {})[_shown(setting)] = None
     for name, values in sampling.items():
-        more = f" and {len(values) - MAX_VALUES} more" if len(values) > MAX_VALUES else ""
         by_request = ", by request" if len(values) > 1 else ""
-        found[name] = ", ".join(list(values)[:MAX_VALUES]) + more + by_request
+        found[name] = listed(list(values), MAX_VALUES) + by_request
     return found
 
 
@@ -207,4 +206,4 @@ def _shown(setting: Setting) -> str:
 def setting_text(value: object) -> str:
     """A value of a setting, as short as a table takes it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return shortened(text, LONGEST)

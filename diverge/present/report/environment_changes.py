@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....schemas.change import NO_RULE
 from ....schemas.claim import LEVELS
-from ..format import plain, plural
+from ..format import plain, plural, shortened
 from .document import RuleGroup
 
 MAX_ENTRIES = 8
@@ -68,12 +68,7 @@ def _rows(change: Change) -> list[tuple[str, str, str]]:
 
 
 def _row(name: str, before: str, after: str) -> tuple[str, str, str]:
-    return plain(name), _short(before), _short(after)
-
-
-def _short(value: str) -> str:
-    shown = plain(value)
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+    return plain(name), shortened(plain(before), LONGEST), shortened(plain(after), LONGEST)
 
 
 def _differences(name: str, before: object, after: object) -> Iterator[tuple[str, str, str]]:

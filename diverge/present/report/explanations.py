@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ..format import does, number, plural
-from ..verdict import difference_kind
+from ..verdict import difference_kind, largest_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ CAUSES_RANKED = "Ranked by the evidence in the two traces. Run the command to co
 
 _TERMS: tuple[tuple[str, str, str], ...] = (
     ("origin", r"\borigin\b", "the first module output that differs although all its inputs are equal"),
-    ("site", r"\bsites?\b", "a module output (or a named tensor inside one) that rip records"),
+    ("site", r"\bsites?\b", "a module output (or another named tensor) that rip records"),
     ("row", r"\brows?\b", "the vector at one site for one token"),
     ("drift", r"\bdrift\b", "numeric difference, relative to the size of the row"),
     ("name:0", r"\w:\d\b", "the first of several outputs of a module"),
@@ -87,7 +87,7 @@ def how_much_compared(verdict: Verdict, sites: Sequence[SiteTotal], pairs: Seque
             f"{plural(sketched, 'site')} with a different dtype or row hash compared by sketch (a short"
             f" summary of each row): {plural(sum(pair.rows_differing for pair in pairs), 'row')} differ"
         )
-    if largest := verdict.max_abs_logit_diff or verdict.max_abs_logprob_diff:
+    if largest := largest_difference(verdict):
         parts.append(f"largest {difference_kind(verdict)} difference {number(largest)}")
     if compared.texts:
         differing = compared.texts_differing or 0

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ....schemas.findings.evidence import Conclusion
 from ....schemas.findings.execution import FieldChanged
 from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
-from ....schemas.trace import PARTS_SUFFIX
 from ..findings.interpretation import how_to_read
 from ..findings.labels import label
 from ..findings.sentence import sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
+from ..verdict import difference_kind, has_moved, largest_difference, unfinished_sides
 from .document import NextStep, Sentence
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def summarise(
 
 def next_step(verdict: Verdict, paths: ReportPaths, proofs: list[Proof]) -> NextStep:
     """What a reader does now: confirm the first cause, look closer, or keep what there is."""
-    differs = _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None
+    differs = has_moved(verdict) or verdict.first_token is not None or verdict.first_text is not None
     if not differs:
         token = verdict.levels.get("token")
         holds = token is not None and token.state == "holds"
@@ -84,7 +84,7 @@ def next_step(verdict: Verdict, paths: ReportPaths, proofs: list[Proof]) -> Next
 
 def _what(verdict: Verdict, sources: tuple[Source, Source]) -> str:
     answer = _answers(verdict, sources)
-    cut = [name for name, side in (("A", verdict.a), ("B", verdict.b)) if side.path.endswith(PARTS_SUFFIX)]
+    cut = unfinished_sides(verdict)
     if not cut:
         return answer
     runs = "Both runs are" if len(cut) == 2 else f"Run {cut[0]} is"
@@ -120,12 +120,11 @@ def _answers(verdict: Verdict, sources: tuple[Source, Source]) -> str:
         return f"Token equality of {runs} is unknown{': ' if reasons else ''}{reasons}."
     answers = f"All {compared.sequences:,} answers have" if many else "The answer has"
     same = f"{answers} equal tokens in {runs}"
-    if _moved(verdict):
-        kind = "logit" if verdict.max_abs_logit_diff is not None else "logprob"
-        largest = _largest(verdict)
+    if has_moved(verdict):
+        largest = largest_difference(verdict)
         if not largest:
             return f"{same}. Numbers inside the model differ."
-        return f"{same}. The numbers differ: largest {kind} difference {number(largest)}."
+        return f"{same}. The numbers differ: largest {difference_kind(verdict)} difference {number(largest)}."
     return f"{same}. No difference was found in the numbers."
 
 
@@ -136,14 +135,6 @@ def _run(source: Source, verdict: Verdict) -> str:
     name = Path(reference.path).name if alike else reference.lane
     date = "" if source.header is None else f", {source.header.created[:10]}"
     return f"{source.side} ({plain(name)}{plain(date)})"
-
-
-def _largest(verdict: Verdict) -> float:
-    return verdict.max_abs_logit_diff or verdict.max_abs_logprob_diff or 0.0
-
-
-def _moved(verdict: Verdict) -> bool:
-    return verdict.first_site is not None or _largest(verdict) > 0
 
 
 def _where(verdict: Verdict, sources: tuple[Source, Source], prompt: int | None) -> str:
@@ -231,7 +222,7 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
     if not verdict.causes:
         if proven is not None:
             return f"No cause found. An experiment shows where it starts: {_shown(verdict, proven)}."
-        if _moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
+        if has_moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
             return "No cause found in what the two runs recorded; see Limits of this comparison."
         return "Nothing to explain."
     first, *others = (

@@ -37,15 +37,18 @@ class ResultData:
         self.sites = [SiteTotal(*row) for row in self._rows(_SITES_SQL)]
         self.by_sketch = sum(site.by_sketch for site in self.sites)
         """Sites that were compared by their sketches only, because their dtypes differ."""
-        self.rows_with_sites: int = self._rows("SELECT count(*) FROM tokens WHERE sites_compared > 0")[0][0]
+        self.rows_with_sites = self._count("SELECT count(*) FROM tokens WHERE sites_compared > 0")
 
     def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = self._views.connection.execute(sql, list(values)).fetchall()
         return found
 
+    def _count(self, sql: str, *values: Any) -> int:
+        return int(self._rows(sql, *values)[0][0])
+
     def pair_count(self) -> int:
         """Compared pairs of sequences."""
-        return int(self._rows("SELECT count(DISTINCT pair) FROM tokens")[0][0])
+        return self._count("SELECT count(DISTINCT pair) FROM tokens")
 
     def pairs(self, limit: int) -> list[Pair]:
         """The pairs, the verdict's first, then those that diverge, then those whose rows differ."""
@@ -55,11 +58,7 @@ class ResultData:
 
     def tokens(self, pair: int, first: int, stop: int) -> list[TokenRow]:
         """Positions `first` to `stop` (exclusive) of one pair."""
-        sql = (
-            "SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b, margin_a, margin_b,"
-            " coalesce(max_abs_logit_diff, max_abs_logprob_diff) FROM tokens"
-            " WHERE pair = ? AND position >= ? AND position < ? ORDER BY position"
-        )
+        sql = f"{_TOKEN_ROWS} WHERE pair = ? AND position >= ? AND position < ? ORDER BY position"
         return [TokenRow(*row) for row in self._rows(sql, pair, first, stop)]
 
     def margins(self, pair: int, bins: int) -> Margins:
@@ -86,21 +85,15 @@ class ResultData:
     def close_steps(self, pair: int, limit: int) -> list[TokenRow]:
         """The generated steps whose margin in A is nearest to twice the drift, or below it, by step."""
         sql = (
-            "SELECT * FROM (SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b,"
-            " margin_a, margin_b, coalesce(max_abs_logit_diff, max_abs_logprob_diff) AS drift FROM tokens"
-            " WHERE pair = ? AND step IS NOT NULL AND margin_a IS NOT NULL AND drift > 0"
+            f"SELECT * FROM ({_TOKEN_ROWS} WHERE pair = ? AND {_MARGIN_AND_DRIFT}"
             " ORDER BY margin_a - 2 * drift, position LIMIT ?) ORDER BY position"
         )
         return [TokenRow(*row) for row in self._rows(sql, pair, limit)]
 
     def moved_steps(self, pair: int) -> int:
         """Generated steps whose margin and drift are known, and whose numbers moved."""
-        return int(
-            self._rows(
-                "SELECT count(*) FROM tokens WHERE pair = ? AND step IS NOT NULL AND margin_a IS NOT NULL"
-                " AND coalesce(max_abs_logit_diff, max_abs_logprob_diff) > 0",
-                pair,
-            )[0][0]
+        return self._count(
+            f"SELECT count(*) FROM ({_TOKEN_ROWS} WHERE pair = ?) WHERE {_MARGIN_AND_DRIFT}", pair
         )
 
     def layer_totals(self, pair: int) -> list[LayerTotal]:
@@ -164,8 +157,7 @@ class ResultData:
     def drifts_at(self, pair: int, position: int) -> dict[int, float]:
         """Drift of the differing sites at one position, coded as in `drift_bins`."""
         sql = "SELECT site, coalesce(rel_drift, -1) FROM sites WHERE pair = ? AND position = ?"
-        found: list[tuple[int, float]] = self._views.connection.execute(sql, [pair, position]).fetchall()
-        return dict(found)
+        return dict(self._rows(sql, pair, position))
 
     def drift_bins(self, pair: Pair, prompt_width: int, decode_width: int) -> dict[str, NDArray[Any]]:
         """Largest drift per site and bin of positions, for bins that hold a differing row.
@@ -233,6 +225,13 @@ class ResultData:
 
 
 _BIN = "CASE WHEN position < $prompt THEN position // $pw ELSE (position - $prompt) // $dw END"
+
+_TOKEN_ROWS = (
+    "SELECT position, step, token_a, token_b, token_equal, logprob_a, logprob_b, margin_a, margin_b,"
+    " coalesce(max_abs_logit_diff, max_abs_logprob_diff) AS drift FROM tokens"
+)
+"""The fields of a `TokenRow`."""
+_MARGIN_AND_DRIFT = "step IS NOT NULL AND margin_a IS NOT NULL AND drift > 0"
 
 _SITES_SQL = """
 SELECT site, name, label, part, layer, module, dtype_a, dtype_b, compared, differing, by_sketch,
