@@ -9,6 +9,8 @@ from .claim import Level
 from .fingerprint import Fact
 
 NO_RULE = "no rule, replay to know"
+ABSENT = "absent"
+"""The value of what one of two records does not have."""
 
 
 class Change(Record):
@@ -34,6 +36,16 @@ class Change(Record):
     def name(self) -> str:
         """`section.field`."""
         return f"{self.section}.{self.field}"
+
+    @property
+    def before_text(self) -> str:
+        """What it was, in words."""
+        return ABSENT if self.before is None else self.before.text()
+
+    @property
+    def after_text(self) -> str:
+        """What it is now, in words."""
+        return ABSENT if self.after is None else self.after.text()
 
     @property
     def has_rule(self) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from ...schemas.change import Change
+from ...schemas.change import ABSENT, Change
 from ...schemas.findings.execution import FieldChanged
-
-ABSENT = "absent"
-"""The value of what one of two records does not have."""
 
 
 def field_changed(change: Change) -> FieldChanged:
     """One change; of two records only the first part that differs in them."""
     if change.before is None or change.after is None:
-        before, after = (ABSENT if fact is None else fact.text() for fact in (change.before, change.after))
-        return FieldChanged(section=change.section, field=change.field, before=before, after=after)
+        return FieldChanged(
+            section=change.section, field=change.field, before=change.before_text, after=change.after_text
+        )
     a, b = change.before.value, change.after.value
     path: list[str] = []
     others = 0
@@ -28,7 +26,7 @@ def field_changed(change: Change) -> FieldChanged:
         section=change.section,
         field=change.field,
         path=path,
-        before=str(a) if path else change.before.text(),
-        after=str(b) if path else change.after.text(),
+        before=str(a) if path else change.before_text,
+        after=str(b) if path else change.after_text,
         others=others,
     )

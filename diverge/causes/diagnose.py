@@ -13,11 +13,11 @@ from ...schemas.reference import Reference
 from ...schemas.verdict import Cause
 from ..comparison.align import row_of
 from ..comparison.tally import PairState, Tally
-from ..reading.columns import RowReader
+from ..reading.columns import RowReader, read_values
 from ..reading.load import Trace
 from .commands import Commands
 from .evidence import SHAPES, Basis, RowFacts, Shape
-from .first_difference import FirstDifferences, read_row
+from .first_difference import FirstDifferences
 from .observe.observation import observe
 from .rank import rank
 
@@ -84,10 +84,7 @@ def _logits_equal(state: PairState, position: int, a: Trace, b: Trace) -> bool |
     rows = row_of(a, state.pair.a, position), row_of(b, state.pair.b, position)
     if min(rows) < 0:
         return None
-    hashes = [
-        read_row(trace, row, ["logits_hash"]).column(0)[0].as_py()
-        for trace, row in zip((a, b), rows, strict=True)
-    ]
+    hashes = [read_values(trace, "logits_hash", [row])[0] for trace, row in zip((a, b), rows, strict=True)]
     return None if None in hashes else hashes[0] == hashes[1]
 
 

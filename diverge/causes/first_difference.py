@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from ..comparison.pairing import Pairing
 from ..comparison.site_plan import SitePlan
 from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.topk import differences
-from ..reading.candidates import Candidates
-from ..reading.columns import CandidateReader, RowReader
+from ..reading.columns import read_candidates, read_values
 from ..reading.load import Trace
 
 _CONTEXT = 40
@@ -78,7 +76,7 @@ def _first_token(state: PairState, a: Trace, b: Trace) -> FirstToken:
     logits = logprobs = None
     rows = row_of(a, pair.a, position - 1), row_of(b, pair.b, position - 1)
     if rows[0] >= 0 and rows[1] >= 0:
-        sides = [_candidates(trace, row) for trace, row in zip((a, b), rows, strict=True)]
+        sides = [read_candidates(trace, [(row, 1)]) for trace, row in zip((a, b), rows, strict=True)]
         margins = [_number(side.margins()[0]) for side in sides]
         gap = differences(sides[0], sides[1])
         logits, logprobs = _number(gap.max_abs_logit[0]), _number(gap.max_abs_logprob[0])
@@ -193,20 +191,8 @@ def _unseen(state: PairState, plan: SitePlan, a: Trace, b: Trace) -> list[Earlie
     return unseen
 
 
-def read_row(trace: Trace, row: int, columns: list[str]) -> Any:
-    """Some columns of one row of a trace."""
-    return RowReader(trace, columns).read([(row, 1)])
-
-
-def _candidates(trace: Trace, row: int) -> Candidates:
-    reader = CandidateReader(trace)
-    found = reader.read([(row, 1)])
-    reader.close()
-    return found
-
-
 def _step(trace: Trace, sequence: IndexedSequence, position: int) -> int | None:
-    step: int | None = read_row(trace, row_of(trace, sequence, position), ["step"]).column(0)[0].as_py()
+    step: int | None = read_values(trace, "step", [row_of(trace, sequence, position)])[0]
     return step
 
 

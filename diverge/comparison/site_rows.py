@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 
 from ...schemas.trace import SKETCH_SIZE
 from ..reading.load import Trace
 from ..reading.site_columns import SiteReader
-from .align import IndexedSequence, row_of
+from .align import IndexedSequence, Pair, row_of
+from .site_plan import SitePlan
+
+Both = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""What `SiteRowReader` gives, of A and of B."""
+
+
+class PairRowReader:
+    """Site columns of both sides of pairs. Use as a context manager."""
+
+    def __init__(self, a: Trace, b: Trace, plan: SitePlan) -> None:
+        self.a, self.b = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.a.close()
+        self.b.close()
+
+    def hashes(self, pair: Pair, start: int, stop: int) -> Both:
+        """Of positions `start` to `stop`."""
+        return self.a.hashes(pair.a, start, stop), self.b.hashes(pair.b, start, stop)
+
+    def column(self, pair: Pair, positions: np.ndarray, site: int) -> Both:
+        """Of one site at some positions, which are ascending."""
+        return self.a.column(pair.a, positions, site), self.b.column(pair.b, positions, site)
+
+    def sketches(self, pair: Pair, position: int, sites: np.ndarray) -> Both:
+        """Of some sites of one row."""
+        return self.a.sketches(pair.a, position, sites), self.b.sketches(pair.b, position, sites)
 
 
 class SiteRowReader:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ...schemas.change import Change
 from ..reading.candidates import NO_TOKEN
-from ..reading.columns import CandidateReader, Extent, RowReader
+from ..reading.columns import Extent, RowReader, read_candidates
 from ..reading.load import Trace
 from ..result.tables import arrow_schema
 from .align import row_of
@@ -69,8 +69,8 @@ def change_rows(changes: Sequence[Change]) -> pa.RecordBatch:
         {
             "section": change.section,
             "field": change.field,
-            "before": "absent" if change.before is None else change.before.text(),
-            "after": "absent" if change.after is None else change.after.text(),
+            "before": change.before_text,
+            "after": change.after_text,
             "risk": change.risk,
             "rule": change.rule,
         }
@@ -126,9 +126,7 @@ def _side_candidates(shown: list[PairState], trace: Trace, side: str) -> dict[st
                 chosen.append(int(sequence.tokens[wanted]) if wanted < sequence.length else NO_TOKEN)
                 before.append((row, 1))
                 here.append((row_of(trace, sequence, wanted), 1))
-    candidates, steps = CandidateReader(trace), RowReader(trace, ["step"])
-    found = candidates.read(before)
-    candidates.close()
+    found, steps = read_candidates(trace, before), RowReader(trace, ["step"])
     last, own = _steps(steps.read(before)), _steps(steps.read(here))
     step = np.where(own >= 0, own, np.where(last >= 0, last + 1, -1)).astype(np.int32)
     row_index, rank = np.nonzero(found.ids != NO_TOKEN)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from threading import Lock, local
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -187,6 +187,20 @@ class CandidateReader:
             return plain_lists(self._files[id(group.part)], chunk)
         except ValueError as error:
             raise damaged(group.part.path, error) from None
+
+
+def read_values(trace: Trace, column: str, rows: Sequence[int]) -> list[Any]:
+    """One column at some rows; None where the trace has no such row (−1)."""
+    values: list[Any] = RowReader(trace, [column]).read([(row, 1) for row in rows]).column(0).to_pylist()
+    return values
+
+
+def read_candidates(trace: Trace, extents: list[Extent]) -> Candidates:
+    """The candidates of some rows, read once."""
+    reader = CandidateReader(trace)
+    found = reader.read(extents)
+    reader.close()
+    return found
 
 
 def _lists(column: pa.ChunkedArray) -> Lists:

@@ -17,7 +17,7 @@ from ...schemas.trace import SKETCH_SIZE
 from ..comparison.align import IndexedSequence, Pair, SequenceKey, first_divergence, index_sequences
 from ..comparison.site_plan import SitePlan, plan_sites
 from ..comparison.topk import differences
-from ..reading.columns import CandidateReader
+from ..reading.columns import read_candidates
 from ..reading.load import Trace, site_key
 from ..reading.site_columns import SiteReader
 
@@ -270,10 +270,8 @@ def _logit_distances(traces: list[Trace], rows: list[np.ndarray]) -> tuple[str, 
     """What the distributions are compared by (empty: nothing); float32[N] each, as `_site_distances`."""
     sides = []
     for trace, side in zip(traces, rows, strict=True):
-        reader = CandidateReader(trace)
         edges = [0, *(np.flatnonzero((side[1:] != side[:-1] + 1) | (side[1:] <= 0)) + 1).tolist(), len(side)]
-        sides.append(reader.read([(int(side[i]), j - i) for i, j in pairwise(edges)]))
-        reader.close()
+        sides.append(read_candidates(trace, [(int(side[i]), j - i) for i, j in pairwise(edges)]))
     compared = [differences(side, sides[0]) for side in sides[1:]]
     compared += [differences(side, sides[1]) for side in sides[3:]]
     for kind, name in (("logits", "max_abs_logit"), ("logprobs", "max_abs_logprob")):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....schemas.findings.rows import OtherSequences
 from ....schemas.findings.statement import SequenceName
-from ...comparison.site_rows import SiteRowReader
+from ...comparison.site_rows import PairRowReader
 from ...comparison.tally import PairState, Tally
 from .rounding import EPSILON, ROUNDING
 
@@ -34,12 +34,12 @@ class AcrossPositions:
 
 
 def across_positions(
-    rows: tuple[SiteRowReader, SiteRowReader], state: PairState, positions: np.ndarray, dtype: str
+    rows: PairRowReader, state: PairState, positions: np.ndarray, dtype: str
 ) -> AcrossPositions:
     """Read the site's rows.
 
     Args:
-        rows: Of A and of B.
+        rows: Of both sides.
         state: The pair, whose first differing site is looked at.
         positions: Those at which the site differs though its inputs are equal, ascending.
         dtype: Of the site.
@@ -47,10 +47,7 @@ def across_positions(
     epsilon = EPSILON.get(dtype)
     if epsilon is None or not len(positions):
         return AcrossPositions()
-    (a, norms_a), (b, norms_b) = (
-        reader.column(sequence, positions, state.first_site)
-        for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
-    )
+    (a, norms_a), (b, norms_b) = rows.column(state.pair, positions, state.first_site)
     gaps, size = b.astype(np.float64) - a, np.maximum(np.maximum(norms_a, norms_b), 1e-30)
     with np.errstate(all="ignore"):  # rows may hold NaN or infinity: those are far, and nothing constant
         drifts = np.linalg.norm(gaps, axis=1) / size
@@ -73,8 +70,8 @@ def other_sequences(state: PairState, tally: Tally) -> OtherSequences | None:
     for other in tally.pairs:
         if other is state:
             continue
-        request_id, sample = other.pair.a.key[:2]
         at = other.first_position
+        request_id, sample = other.pair.a.key[:2]
         name = SequenceName(request_id=request_id, sample=sample, position=at)
         if at is None:
             if other.pair.divergence is None:

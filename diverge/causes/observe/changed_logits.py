@@ -9,7 +9,7 @@ import numpy as np
 from ...comparison.align import row_of
 from ...comparison.tally import PairState
 from ...reading.candidates import NO_TOKEN
-from ...reading.columns import CandidateReader
+from ...reading.columns import read_candidates
 from ...reading.load import Trace
 
 MOST = 4
@@ -40,9 +40,7 @@ def changed_logits(a: Trace, b: Trace, state: PairState, position: int) -> Chang
     """
     sides: list[dict[int, float]] = []
     for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
-        reader = CandidateReader(trace)
-        found = reader.read([(row_of(trace, sequence, position), 1)])
-        reader.close()
+        found = read_candidates(trace, [(row_of(trace, sequence, position), 1)])
         if not found.has_logits[0]:
             return ChangedLogits()
         listed = found.ids[0] != NO_TOKEN

@@ -17,7 +17,7 @@ import numpy as np
 from ....schemas.findings.tokens import SamplingFilter
 from ...comparison.align import IndexedSequence, row_of
 from ...reading.candidates import Candidates
-from ...reading.columns import CandidateReader, RowReader
+from ...reading.columns import read_candidates, read_values
 from ...reading.load import Trace
 
 MOST_STEPS = 256
@@ -114,20 +114,21 @@ def choices(trace: Trace, sequence: IndexedSequence, first_step: int, positions:
         positions: Of tokens; those that no draw chose are left out.
     """
     rows = [row_of(trace, sequence, position - 1) for position in positions]
-    wanted = [(row, 1) for row in rows if row >= 0]
-    known = RowReader(trace, ["sampler"]).read(wanted).column(0).to_pylist()
-    reader = CandidateReader(trace)
-    lists = reader.read(wanted)
-    reader.close()
-    sums = RowReader(trace, ["logsumexp"]).read(wanted).column(0).to_pylist()
+    rows = [row for row in rows if row >= 0]
+    known, sums = read_values(trace, "sampler", rows), read_values(trace, "logsumexp", rows)
+    lists = read_candidates(trace, [(row, 1) for row in rows])
     steps: list[Step] = []
     for index, (position, sampler) in enumerate(zip(positions, known, strict=False)):
         step = _step(int(sequence.tokens[position]), sampler, lists, index, sums[index])
         if step is not None:
             steps.append(step)
-    start = row_of(trace, sequence, first_step - 1)
-    first = RowReader(trace, ["sampler"]).read([(start, 1)]).column(0)[0].as_py() if start >= 0 else None
-    return Choices(steps, None if first is None else first.get("rng_offset"))
+    return Choices(steps, first_offset(trace, sequence, first_step))
+
+
+def first_offset(trace: Trace, sequence: IndexedSequence, first_step: int) -> int | None:
+    """Draws taken from the stream before a sequence's first one; None: not recorded."""
+    sampler = read_values(trace, "sampler", [row_of(trace, sequence, first_step - 1)])[0]
+    return None if sampler is None else sampler.get("rng_offset")
 
 
 def _step(

@@ -11,7 +11,7 @@ from ...comparison.align import IndexedSequence, row_of
 from ...comparison.tally import PairState, Tally
 from ...reading.columns import RowReader
 from ...reading.load import Trace
-from .draws import MOST_STEPS, Choices, choices
+from .draws import MOST_STEPS, Choices, choices, first_offset
 from .row_pattern import RowPattern, row_pattern
 
 _STARTS = 64
@@ -72,8 +72,8 @@ def observe(
     known = all(len(side.steps) > at - first for side in sides)
     starts = [
         (
-            _start(a, state.pair.a, prompt_length(a, state.pair.a)),
-            _start(b, state.pair.b, prompt_length(b, state.pair.b)),
+            first_offset(a, state.pair.a, prompt_length(a, state.pair.a)),
+            first_offset(b, state.pair.b, prompt_length(b, state.pair.b)),
         )
         for state in tally.pairs[:_STARTS]
     ]
@@ -99,13 +99,6 @@ def prompt_length(trace: Trace, sequence: IndexedSequence) -> int:
         else:
             high = middle
     return low
-
-
-def _start(trace: Trace, sequence: IndexedSequence, first_step: int) -> int | None:
-    row = row_of(trace, sequence, first_step - 1)
-    found = None if row < 0 else RowReader(trace, ["sampler"]).read([(row, 1)]).column(0)[0].as_py()
-    offset: int | None = None if found is None else found.get("rng_offset")
-    return offset
 
 
 def _end(trace: Trace, sequence: IndexedSequence) -> SequenceResult | None:

@@ -13,9 +13,9 @@ import re
 import numpy as np
 
 from ...comparison.align import IndexedSequence, row_of
-from ...comparison.site_rows import SiteRowReader
+from ...comparison.site_rows import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
-from ...reading.columns import RowReader
+from ...reading.columns import read_values
 from ...reading.load import Trace
 from .routing import is_choice
 
@@ -55,12 +55,8 @@ def _begin_where_it_ran_first(
     pair = state.pair
     stop = min(pair.comparable, at + _LONGEST_PASS)
     in_pass = _in_pass(a, pair.a, at, stop) & _in_pass(b, pair.b, at, stop)
-    readers = SiteRowReader(a, tally.plan.of_a), SiteRowReader(b, tally.plan.of_b)
-    try:
-        (left, there_a), (right, there_b) = (
-            reader.hashes(sequence, at, stop)
-            for reader, sequence in zip(readers, (pair.a, pair.b), strict=True)
-        )
+    with PairRowReader(a, b, tally.plan) as rows:
+        (left, there_a), (right, there_b) = rows.hashes(pair, at, stop)
         unlike = (left != right).any(axis=2) & there_a & there_b & ~tally.plan.by_sketch
         unlike &= in_pass[:, None]
         site = int(unlike.any(axis=0).argmax())
@@ -68,13 +64,7 @@ def _begin_where_it_ran_first(
         if site >= state.first_site or not (infinite or unlike[:, chosen].any()):
             return
         position = at + int(unlike[:, site].argmax())
-        (a_sketch, a_norm), (b_sketch, b_norm) = (
-            reader.sketches(sequence, position, np.array([site]))
-            for reader, sequence in zip(readers, (pair.a, pair.b), strict=True)
-        )
-    finally:
-        for reader in readers:
-            reader.close()
+        (a_sketch, a_norm), (b_sketch, b_norm) = rows.sketches(pair, position, np.array([site]))
     norms = float(a_norm[0]), float(b_norm[0])
     finite = all(math.isfinite(norm) for norm in norms)
     if infinite and finite:
@@ -85,6 +75,6 @@ def _begin_where_it_ran_first(
 
 def _in_pass(trace: Trace, sequence: IndexedSequence, start: int, stop: int) -> np.ndarray:
     """bool[stop − start]: which positions ran in the same forward pass as the first of them."""
-    wanted = [(row_of(trace, sequence, position), 1) for position in range(start, stop)]
-    cached = RowReader(trace, ["cached_tokens"]).read(wanted).column(0).to_pylist()
+    rows = [row_of(trace, sequence, position) for position in range(start, stop)]
+    cached = read_values(trace, "cached_tokens", rows)
     return np.array([value == cached[0] for value in cached])

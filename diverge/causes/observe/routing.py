@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....schemas.trace import SKETCH_SIZE, Site
-from ...comparison.align import IndexedSequence
 from ...comparison.site_plan import SitePlan
-from ...comparison.site_rows import SiteRowReader
+from ...comparison.site_rows import PairRowReader, SiteRowReader
 from ...comparison.tally import PairState
 
 
@@ -35,7 +34,7 @@ def first_routing(
     unlike: np.ndarray,
     both: np.ndarray,
     start: int,
-    rows: tuple[SiteRowReader, SiteRowReader],
+    rows: PairRowReader,
     state: PairState,
 ) -> Routing | None:
     """The first row, in causal order, at which the chosen experts differ.
@@ -45,7 +44,7 @@ def first_routing(
         unlike: bool[P, S], where rows differ.
         both: bool[P, S], where both traces have rows.
         start: The first of the P positions.
-        rows: Of A and of B.
+        rows: Of both sides.
         state: The pair.
     """
     chosen = np.array([is_choice(site) for site in plan.sites])
@@ -58,11 +57,9 @@ def first_routing(
     counts = int(np.count_nonzero(equal_before & unlike[:, site])), int(np.count_nonzero(equal_before))
     experts = None
     if _is_readable(plan, site):
-        a, b = (
-            _chosen(reader, sequence, np.array([start + row]), site, plan.sites[site].width)[0]
-            for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
-        )
-        experts = a.tolist(), b.tolist()
+        (a, _), (b, _) = rows.column(state.pair, np.array([start + row]), site)
+        width = plan.sites[site].width
+        experts = _indices(a, width)[0].tolist(), _indices(b, width)[0].tolist()
     return Routing(start + row, plan.sites[site], experts, *counts)
 
 
@@ -86,7 +83,8 @@ def experts_at_fault(
     ]
     if not chosen_by or differs.all() or not differs.any():
         return []
-    chosen = _chosen(reader, state.pair.a, positions, chosen_by[-1], plan.sites[chosen_by[-1]].width)
+    sketches, _ = reader.column(state.pair.a, positions, chosen_by[-1])
+    chosen = _indices(sketches, plan.sites[chosen_by[-1]].width)
     common = set.intersection(*(set(row) for row in chosen[differs].tolist()))
     return sorted(common - set(chosen[~differs].ravel().tolist()))
 
@@ -96,11 +94,9 @@ def _is_readable(plan: SitePlan, site: int) -> bool:
     return plan.sketches and plan.sites[site].width <= SKETCH_SIZE
 
 
-def _chosen(
-    reader: SiteRowReader, sequence: IndexedSequence, positions: np.ndarray, site: int, width: int
-) -> np.ndarray:
-    """int64[n, width] indices."""
-    found: np.ndarray = np.abs(reader.column(sequence, positions, site)[0][:, :width]).astype(np.int64)
+def _indices(sketches: np.ndarray, width: int) -> np.ndarray:
+    """int64[n, width]: the chosen experts."""
+    found: np.ndarray = np.abs(sketches[:, :width]).astype(np.int64)
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ....schemas.findings.rows import OtherSequences, RowRelation
 from ....schemas.trace import SKETCH_SIZE, Site
 from ...comparison.site_plan import SitePlan
-from ...comparison.site_rows import SiteRowReader
+from ...comparison.site_rows import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
 from .across_positions import AcrossPositions, across_positions, other_sequences
@@ -138,23 +138,16 @@ def row_pattern(
         head = Site(name="lm_head", dtype=dtype)
         found = changed_logits(a, b, state, at)
         return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
-    readers = SiteRowReader(a, plan.of_a), SiteRowReader(b, plan.of_b)
-    try:
-        return _pattern(state, tally, readers, known)
-    finally:
-        for reader in readers:
-            reader.close()
+    with PairRowReader(a, b, plan) as rows:
+        return _pattern(state, tally, rows, known)
 
 
-def _pattern(
-    state: PairState, tally: Tally, rows: tuple[SiteRowReader, SiteRowReader], known: dict[str, Any]
-) -> RowPattern:
+def _pattern(state: PairState, tally: Tally, rows: PairRowReader, known: dict[str, Any]) -> RowPattern:
     plan, pair, site = tally.plan, state.pair, state.first_site
     at = state.first_position
     assert at is not None
     start, stop = max(0, at - WINDOW), min(pair.comparable, at + WINDOW)
-    a, there_a = rows[0].hashes(pair.a, start, stop)
-    b, there_b = rows[1].hashes(pair.b, start, stop)
+    (a, there_a), (b, there_b) = rows.hashes(pair, start, stop)
     both = there_a & there_b & ~plan.by_sketch
     unlike = (a != b).any(axis=2) & both
     fresh = ~unlike[:, :site].any(axis=1) & both[:, site]  # everything before this site is equal there
@@ -167,7 +160,7 @@ def _pattern(
             "likeness": _likeness(rows, state),
             "relation": _relation(rows, state),
             "experts": experts_at_fault(
-                plan, state, rows[0], np.flatnonzero(fresh) + start, unlike[fresh, site]
+                plan, state, rows.a, np.flatnonzero(fresh) + start, unlike[fresh, site]
             ),
             "across": across_positions(rows, state, differing, plan.sites[site].dtype),
             "jump": _jump(rows, state, plan, unlike[at - start]),
@@ -185,7 +178,7 @@ def _pattern(
     )
 
 
-def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[int] | None:
+def _lanes(plan: SitePlan, rows: PairRowReader, state: PairState) -> list[int] | None:
     """Lanes of the first row's sketches that differ."""
     assert state.first_position is not None
     if plan.sites[state.first_site].width < 2 * SKETCH_SIZE:
@@ -195,18 +188,14 @@ def _lanes(plan: SitePlan, rows: tuple[SiteRowReader, SiteRowReader], state: Pai
     return lanes
 
 
-def _sketches(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> list[tuple[np.ndarray, float]]:
+def _sketches(rows: PairRowReader, state: PairState) -> list[tuple[np.ndarray, float]]:
     """Sketch and norm of the first differing row on each side."""
     assert state.first_position is not None
-    pair, site = state.pair, np.array([state.first_site])
-    found = []
-    for reader, sequence in zip(rows, (pair.a, pair.b), strict=True):
-        sketches, norms = reader.sketches(sequence, state.first_position, site)
-        found.append((sketches[0], float(norms[0])))
-    return found
+    sides = rows.sketches(state.pair, state.first_position, np.array([state.first_site]))
+    return [(sketches[0], float(norms[0])) for sketches, norms in sides]
 
 
-def _likeness(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> tuple[float, float] | None:
+def _likeness(rows: PairRowReader, state: PairState) -> tuple[float, float] | None:
     (a, norm_a), (b, norm_b) = _sketches(rows, state)
     lengths = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     if not (math.isfinite(lengths) and lengths and norm_a):
@@ -214,7 +203,7 @@ def _likeness(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> tu
     return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
 
 
-def _relation(rows: tuple[SiteRowReader, SiteRowReader], state: PairState) -> RowRelation | None:
+def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
     """What B's first differing row is of A's, where that is simple."""
     (a, norm_a), (b, norm_b) = _sketches(rows, state)
     if not (np.isfinite(a).all() and np.isfinite(b).all()) or norm_a == 0:
@@ -250,7 +239,7 @@ def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | Non
 def _twins(
     state: PairState,
     tally: Tally,
-    rows: tuple[SiteRowReader, SiteRowReader],
+    rows: PairRowReader,
     here: tuple[np.ndarray, np.ndarray],
 ) -> list[Twin]:
     """Other pairs whose tokens up to the first difference are the same, and their rows there."""
@@ -264,28 +253,20 @@ def _twins(
             continue
         if not np.array_equal(pair.a.tokens[: at + 1], wanted):
             continue
-        equal: list[bool] = []
-        for reader, sequence, row in zip(rows, (pair.a, pair.b), here, strict=True):
-            hashes, there = reader.hashes(sequence, at, at + 1)
-            if there[0, site]:
-                equal.append(bool((hashes[0, site] == row).all()))
-        if len(equal) == 2:
+        sides = rows.hashes(pair, at, at + 1)
+        equal = [bool((hashes[0, site] == row).all()) for (hashes, _), row in zip(sides, here, strict=True)]
+        if all(there[0, site] for _, there in sides):
             found.append(Twin(pair.a.key[0], pair.a.key[1], *equal))
     return found
 
 
-def _jump(
-    rows: tuple[SiteRowReader, SiteRowReader], state: PairState, plan: SitePlan, unlike: np.ndarray
-) -> Jump | None:
+def _jump(rows: PairRowReader, state: PairState, plan: SitePlan, unlike: np.ndarray) -> Jump | None:
     """Look through the first differing row. `unlike`: bool[S]."""
     assert state.first_position is not None
     sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in EPSILON])
     if not len(sites):
         return None
-    (a, norms_a), (b, norms_b) = (
-        reader.sketches(sequence, state.first_position, sites)
-        for reader, sequence in zip(rows, (state.pair.a, state.pair.b), strict=True)
-    )
+    (a, norms_a), (b, norms_b) = rows.sketches(state.pair, state.first_position, sites)
     with np.errstate(all="ignore"):  # rows may hold NaN or infinity: the drift grows to that, and is no jump
         drifts = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.maximum(
             np.maximum(norms_a, norms_b), 1e-30

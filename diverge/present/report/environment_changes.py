@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....schemas.change import NO_RULE
+from ....schemas.change import ABSENT, NO_RULE
 from ....schemas.claim import LEVELS
 from ..format import plain, plural, shortened
 from .document import RuleGroup
@@ -58,8 +58,7 @@ def _rows(change: Change) -> list[tuple[str, str, str]]:
     """A row; of a reading with many entries (the tensors of a model) one for each entry that differs."""
     before, after = change.before, change.after
     if before is None or after is None or before.value is None or after.value is None:
-        left, right = ("absent" if fact is None else fact.text() for fact in (before, after))
-        return [_row(change.name, left, right)]
+        return [_row(change.name, change.before_text, change.after_text)]
     found = list(_differences(change.name, before.value, after.value))
     rows = [_row(*one) for one in found[:MAX_ENTRIES]]
     if len(found) > MAX_ENTRIES:
@@ -78,7 +77,7 @@ def _differences(name: str, before: object, after: object) -> Iterator[tuple[str
             if before.get(key) != after.get(key):
                 yield from _differences(f"{name} › {key}", before.get(key), after.get(key))
         return
-    left, right = ("absent" if value is None else str(value) for value in (before, after))
+    left, right = (ABSENT if value is None else str(value) for value in (before, after))
     yield name, left, right
 
 

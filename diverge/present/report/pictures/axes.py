@@ -22,9 +22,9 @@ class Ticks:
     """Where an axis has marks."""
 
     x: list[tuple[float, str]]
-    """ReportPaths and text."""
+    """Place in pixels, and text."""
     y: list[tuple[float, str, str]]
-    """ReportPaths, text, and its exponent: empty, or that of a power of ten."""
+    """Place in pixels, text, and its exponent: empty, or that of a power of ten."""
 
 
 def nice_ticks(count: int, most: int) -> list[int]:
