@@ -12,6 +12,13 @@ from ..base import Record
 
 Side = Literal["A", "B"]
 SIDES: tuple[Side, Side] = "A", "B"
+
+
+def other_side(side: Side) -> Side:
+    """B of A, A of B."""
+    return "B" if side == "A" else "A"
+
+
 ModuleKind = Literal[
     "attention",
     "embeddings",

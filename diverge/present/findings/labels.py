@@ -15,7 +15,7 @@ from ....schemas.findings.rows import (
     RowRelation,
     RowsShifted,
 )
-from ....schemas.findings.statement import Statement
+from ....schemas.findings.statement import Statement, other_side
 from ....schemas.findings.tokens import (
     CandidatesFiltered,
     DrawStream,
@@ -94,7 +94,7 @@ def _prompt(cause: Cause) -> str | None:
     found = _of(cause, PromptsDiffer)
     if found is None or found.how == "same text":
         return None
-    other = "B" if found.side == "A" else "A"
+    other = other_side(found.side or "B")
     count = plural(found.count, "token")
     if found.how == "tokens":
         text = f"the prompts part at position {found.position}"
@@ -116,7 +116,7 @@ def _ended(cause: Cause) -> str | None:
     if found.reason == "length" and early:
         return f"{found.side} stopped after {found.step} of the {found.limit} tokens that are stated"
     if found.reason == "stop" and found.rule is not None and found.same_limit:
-        other = "B" if found.side == "A" else "A"
+        other = other_side(found.side)
         return f"{other} went on where a stated stop rule ended {found.side}"
     return None
 
@@ -159,7 +159,7 @@ def _logits_processing(cause: Cause) -> str | None:
     if found.temperature_a is not None and found.temperature_b is not None:
         return f"Equal logits, scaled as by {temperatures(found)}"
     if found.not_applied is not None and found.changed_by is not None:
-        other = "B" if found.changed_by == "A" else "A"
+        other = other_side(found.changed_by)
         return f"Equal logits: {found.not_applied}, which both requests state, is not applied in {other}"
     return None
 

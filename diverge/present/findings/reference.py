@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....schemas.findings.rows import ReferenceDistance
+from ....schemas.findings.statement import other_side
 from ....schemas.reference import NotJudged, Reference, ReferenceNote, ReferenceSite
 from ..format import listed, plural, request_name
 
@@ -39,7 +40,7 @@ def reference_distance(found: ReferenceDistance) -> str:
 
 
 def _farther(found: ReferenceDistance) -> str:
-    far, near = (found.farther, "A" if found.farther == "B" else "B")
+    far, near = found.farther, other_side(found.farther)
     one = found.first if far == "B" else _inverse(found.first)
     place = f"({request_name(one.request_id, one.sample)}, position {one.position})"
     if found.single_rows:

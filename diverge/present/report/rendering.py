@@ -72,15 +72,13 @@ def moved(candidate: Candidate) -> float | None:
 
 
 _FILTERS: dict[str, Callable[..., Any]] = {
-    **{
-        one.__name__: one
-        for one in (
-            *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
-            *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
-            *(sentence.sentence, sentence.where, sentence.why, labels.label, interpretation.how_to_read),
-            *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
-        )
-    },
+    one.__name__: one
+    for one in (
+        *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
+        *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
+        *(sentence.sentence, sentence.where, sentence.why, labels.label, interpretation.how_to_read),
+        *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
+    )
 }
 _GLOBALS = {
     "request_name": format.request_name,
