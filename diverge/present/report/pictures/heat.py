@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .axes import Frame
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -126,6 +128,7 @@ class HeatMap:
     """A matrix laid out in pixels: everything that the template needs to draw it."""
 
     matrix: Matrix
+    frame: Frame
     cell_width: int
     column_lefts: list[int]
     row_tops: list[int]
@@ -148,40 +151,10 @@ class HeatMap:
         return self.matrix.rows.height
 
     @property
-    def left(self) -> int:
-        """Left edge of the first column."""
-        return self.column_lefts[0]
-
-    @property
-    def right(self) -> int:
-        """Right edge of the last column."""
-        return self.column_lefts[-1] + self.cell_width
-
-    @property
-    def top(self) -> int:
-        """Upper edge of the first row."""
-        return self.row_tops[0]
-
-    @property
-    def bottom(self) -> int:
-        """Lower edge of the last row."""
-        return self.row_tops[-1] + self.cell_height
-
-    @property
-    def width(self) -> int:
-        """Of the whole picture."""
-        return self.right + 6
-
-    @property
-    def height(self) -> int:
-        """Of the whole picture."""
-        return self.bottom + 30
-
-    @property
     def lines(self) -> list[tuple[int, str]]:
         """Vertical lines with a text."""
         x = self.column_lefts
-        return [(x[at] - 1 if at < len(x) else self.right, text) for at, text in self.matrix.lines]
+        return [(x[at] - 1 if at < len(x) else self.frame.right, text) for at, text in self.matrix.lines]
 
     @property
     def mark(self) -> tuple[int, int] | None:
@@ -215,8 +188,10 @@ def draw(matrix: Matrix) -> HeatMap:
     width = max(2, min(matrix.max_cell_width, PLOT_WIDTH // max(matrix.values.shape[1], 1)))
     x = _column_lefts(columns.groups, left, width)
     y = _row_tops(rows.groups, _TOP, rows.height)
+    right, bottom = x[-1] + width, y[-1] + rows.height
     return HeatMap(
         matrix=matrix,
+        frame=Frame(right + 6, bottom + 30, left=x[0], right=right, top=y[0], bottom=bottom),
         cell_width=width,
         column_lefts=x,
         row_tops=y,
