@@ -57,7 +57,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("num_tokens", "int32?", "tokens", "tokens of this sequence in that forward pass"),
     Column("padded_tokens", "int32?", "tokens", "padding in this sequence's row of that forward pass"),
     Column("cached_tokens", "int32?", "tokens", "tokens of this sequence already in the KV cache"),
-    Column("elapsed_s", "float64?", "s", "from sending the request until this token came; servers only"),
+    Column("elapsed_s", "float64?", "s", "from sending the request until this token arrived; servers only"),
     Column("site_hash", "list<binary[16]?>[{n}]?", "", "row hash per site; null element: not computed here"),
     Column("site_l2", "list<float32>[{n}]", "", "Euclidean norm per site; 0 where not computed"),
     Column("site_absmax", "list<float32>[{n}]", "", "largest magnitude per site; 0 where not computed"),
