@@ -23,6 +23,7 @@ from rip import cli
 from rip.diverge.compare import Context, diverge
 from rip.diverge.present.findings.sentence import unseen_before, why
 from rip.schemas.change import Change
+from rip.schemas.findings.unseen import SitesLeftOut
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting, Site
 from rip.schemas.verdict import Cause, Verdict
@@ -155,6 +156,10 @@ def test_sites_of_one_trace_only_are_listed_by_kind(tmp_path: Path) -> None:
     sites = [*SITES, *fused]
     verdict = compared(tmp_path, sequence(1, len(SITES)), sequence(1, len(sites)), b_sites=sites)
     assert "5 sites only in b.parquet: layers.*.mlp.gate_up_proj (5)" in sentences(verdict.not_seen)
+    left_out = [one for one in verdict.not_seen if isinstance(one, SitesLeftOut) and one.trace == "b.parquet"]
+    assert [(group.pattern, group.count) for group in left_out[0].groups] == [
+        ("layers.*.mlp.gate_up_proj", 5)
+    ]
 
 
 def test_another_dtype_is_compared_by_sketch_and_claims_no_origin(tmp_path: Path) -> None:
