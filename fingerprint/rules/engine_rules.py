@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from . import advice, sources
-from .base import Rule, Source
+from . import sources
+from .advice import BATCH, CACHE, DECODE, INPUT, PRECISION, PREFILL, REPEAT, SAMPLING, WEIGHTS
+from .base import BY_CONSTRUCTION, Rule, Source, bitwise, harmless, numeric, semantic, token
 from .conditions import QUANTIZES
-from .sources import BY_CONSTRUCTION
-
-if TYPE_CHECKING:
-    from ...schemas.claim import Level
 
 _KV = "keys and values are rounded to a different type"
 _PIECES = (
@@ -34,198 +30,163 @@ _BOUNDARY = "cached and computed keys and values meet at a different boundary"
 
 
 def _each(
+    at_risk: Callable[..., Rule],
     section: str,
     fields: Sequence[str],
-    risk: Level,
     why: str,
     source: Source | tuple[Source, ...],
     replay: str,
 ) -> tuple[Rule, ...]:
-    return tuple(Rule(f"{section}.{field}", risk, why, source, replay) for field in fields)
+    return tuple(at_risk(f"{section}.{field}", why, source, replay) for field in fields)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    token(
         "engine.name",
-        "token",
         "a different engine brings its own kernels, sampler and defaults",
         BY_CONSTRUCTION,
-        advice.SAMPLING,
+        SAMPLING,
     ),
     *_each(
+        bitwise,
         "engine",
         ("version", "build", "commit", "docker_label", "executable_sha256"),
-        "bitwise",
         _VERSION,
         sources.VLLM,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    numeric(
         "engine.dtype",
-        "numeric",
         "a different dtype rounds every operation differently",
         sources.TORCH_ACCURACY,
-        advice.PRECISION,
+        PRECISION,
     ),
-    Rule("engine.kv_cache_dtype*", "token", _KV, BY_CONSTRUCTION, advice.DECODE, QUANTIZES),
-    Rule("engine.kv_cache_dtype*", "numeric", _KV, BY_CONSTRUCTION, advice.PRECISION),
+    token("engine.kv_cache_dtype*", _KV, BY_CONSTRUCTION, DECODE, QUANTIZES),
+    numeric("engine.kv_cache_dtype*", _KV, BY_CONSTRUCTION, PRECISION),
     *_each(
+        bitwise,
         "engine",
         ("*attention_backend", "flash_attention"),
-        "bitwise",
         "a different kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.SGLANG),
-        advice.BATCH,
+        BATCH,
     ),
-    Rule(
+    semantic(
         "engine.quantization*",
-        "semantic",
         "different weights and different kernels compute every product",
         BY_CONSTRUCTION,
-        advice.WEIGHTS,
+        WEIGHTS,
     ),
-    Rule("engine.rope_scale*", "semantic", "positions mean something else", BY_CONSTRUCTION, advice.PREFILL),
-    *_each("engine", ("max_model_len", "slot_context"), "token", _LENGTH, BY_CONSTRUCTION, advice.INPUT),
-    *_each(
-        "engine",
-        ("speculative*", "draft_*"),
-        "token",
-        _SPECULATION,
-        sources.VLLM_FAQ,
-        advice.SAMPLING,
-    ),
-    Rule(
+    semantic("engine.rope_scale*", "positions mean something else", BY_CONSTRUCTION, PREFILL),
+    *_each(token, "engine", ("max_model_len", "slot_context"), _LENGTH, BY_CONSTRUCTION, INPUT),
+    *_each(token, "engine", ("speculative*", "draft_*"), _SPECULATION, sources.VLLM_FAQ, SAMPLING),
+    bitwise(
         "engine.async_scheduling",
-        "bitwise",
         "which requests share a step then depends on timing, even in a batch-invariant mode",
         sources.VLLM_ASYNC,
-        advice.BATCH,
+        BATCH,
     ),
-    *_each("engine", ("*graph*", "enforce_eager"), "bitwise", _GRAPHS, sources.VLLM_GRAPHS, advice.DECODE),
+    *_each(bitwise, "engine", ("*graph*", "enforce_eager"), _GRAPHS, sources.VLLM_GRAPHS, DECODE),
     *_each(
+        bitwise,
         "engine",
         ("compilation", "optimization_level"),
-        "bitwise",
         "generated kernels fuse and round differently",
         sources.INDUCTOR,
-        advice.DECODE,
+        DECODE,
     ),
     *_each(
+        bitwise,
         "engine",
         ("max_batched_tokens", "micro_batch_size", "prefill_chunk_size", "*chunk*", "long_prefill_threshold"),
-        "bitwise",
         _PIECES,
         (sources.VLLM_BATCH, sources.VLLM_FAQ),
-        advice.PREFILL,
+        PREFILL,
     ),
     *_each(
+        bitwise,
         "engine",
         ("max_*", "waiting_*", "scheduling_policy", "*batch*"),
-        "bitwise",
         _SHARED,
         (sources.VLLM_BATCH, sources.VLLM_FAQ),
-        advice.BATCH,
+        BATCH,
     ),
     *_each(
+        bitwise,
         "engine",
         ("device", "gpu_layers", "tensor_placement", "cpu_moe"),
-        "bitwise",
         _PLACE,
         sources.TORCH,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "engine.threads*",
-        "bitwise",
-        "sums are split over a different number of threads",
-        sources.MKL_THREADS,
-        advice.DECODE,
+    bitwise(
+        "engine.threads*", "sums are split over a different number of threads", sources.MKL_THREADS, DECODE
     ),
     *_each(
+        bitwise,
         "engine",
         ("*backend", "model_implementation"),
-        "bitwise",
         "a different family of kernels",
         sources.VLLM_BATCH,
-        advice.DECODE,
+        DECODE,
     ),
     *_each(
+        bitwise,
         "engine",
         ("arguments", "environment", "config_file_sha256"),
-        "bitwise",
         "arguments choose kernels and schedule; what is known of one has a field and a rule of its own",
         sources.VLLM,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule("engine.*", "bitwise", _VERSION, sources.VLLM, advice.DECODE),
+    bitwise("engine.*", _VERSION, sources.VLLM, DECODE),
     # How the work is split.
     *_each(
+        bitwise,
         "parallelism",
         ("*_parallel_size", "expert_parallel"),
-        "bitwise",
         _RANKS,
         (sources.VLLM_TP, sources.NCCL_SIZES),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "parallelism.engines",
-        "bitwise",
         "requests are spread over engines that may be configured differently",
         sources.NCCL_HOSTS,
-        advice.REPEAT,
+        REPEAT,
     ),
-    Rule("parallelism.*", "bitwise", _EXCHANGE, (sources.NCCL_NVLS, sources.NCCL_SIZES), advice.DECODE),
+    bitwise("parallelism.*", _EXCHANGE, (sources.NCCL_NVLS, sources.NCCL_SIZES), DECODE),
     # Caches.
-    Rule(
+    bitwise(
         "cache.prefix_cache",
-        "bitwise",
         "a cached prefix was computed in a different shape",
         (sources.VLLM_PREFIX, sources.VLLM_PREFIX_ORDER, sources.LLAMA_CACHE),
-        advice.CACHE,
+        CACHE,
     ),
-    Rule(
-        "cache.*dtype*",
-        "numeric",
-        "a state is rounded to a different type",
-        BY_CONSTRUCTION,
-        advice.PRECISION,
-    ),
+    numeric("cache.*dtype*", "a state is rounded to a different type", BY_CONSTRUCTION, PRECISION),
     *_each(
+        bitwise,
         "cache",
         ("blocks*", "tokens", "memory_fraction", "cpu_offload_gb", "ram_mib", "slots"),
-        "bitwise",
         _ROOM,
         (sources.VLLM_PREEMPTION, sources.VLLM_BATCH),
-        advice.BATCH,
+        BATCH,
     ),
-    Rule(
-        "cache.engines_differ",
-        "bitwise",
-        "the answer depends on which engine serves it",
-        sources.NCCL_HOSTS,
-        advice.REPEAT,
+    bitwise(
+        "cache.engines_differ", "the answer depends on which engine serves it", sources.NCCL_HOSTS, REPEAT
     ),
-    Rule("cache.*", "bitwise", _BOUNDARY, (sources.VLLM_PREFIX, sources.LLAMA_CACHE), advice.CACHE),
+    bitwise("cache.*", _BOUNDARY, (sources.VLLM_PREFIX, sources.LLAMA_CACHE), CACHE),
     # Replicas.
-    Rule(
+    semantic(
         "replica.weight_version",
-        "semantic",
         "the replica serves different weights under the same name",
         BY_CONSTRUCTION,
-        advice.WEIGHTS,
+        WEIGHTS,
     ),
-    Rule(
-        "replica.server_header",
-        None,
-        "a different front end, which computes nothing",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
+    harmless("replica.server_header", "a different front end, which computes nothing"),
+    bitwise(
         "replica.*",
-        "bitwise",
         "a different replica may be configured differently, and identical ones have been seen to differ",
         sources.NCCL_HOSTS,
-        advice.REPEAT,
+        REPEAT,
     ),
 )

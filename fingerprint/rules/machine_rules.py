@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import advice, sources
-from .base import Rule
+from . import sources
+from .advice import AGAIN, BATCH, DECODE, REPEAT, RESTART, THREADS
+from .base import BY_CONSTRUCTION, Rule, bitwise, harmless
 from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, PROBE_FAILED, SAME_SMS, SAME_TP
-from .sources import BY_CONSTRUCTION
 
 _THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
@@ -14,109 +14,67 @@ _ISA = "kernels are chosen by instruction set and core"
 HOST_RULES: tuple[Rule, ...] = (
     Rule(
         "*.probe_*",
-        None,
         "a probe failed on one side, so what it reads is not known there",
         BY_CONSTRUCTION,
-        advice.AGAIN,
+        AGAIN,
         PROBE_FAILED,
     ),
     # CPU.
-    Rule("cpu.*threads*", "bitwise", _THREADS, sources.MKL_THREADS, advice.THREADS),
-    Rule("cpu.*cpus", "bitwise", _DEFAULT_THREADS, sources.MKL_THREADS, advice.THREADS),
-    Rule(
-        "cpu.cgroup_quota",
-        None,
-        "limits time, not the number of threads",
-        sources.CGROUP,
-        advice.NOTHING,
-    ),
-    Rule(
+    bitwise("cpu.*threads*", _THREADS, sources.MKL_THREADS, THREADS),
+    bitwise("cpu.*cpus", _DEFAULT_THREADS, sources.MKL_THREADS, THREADS),
+    harmless("cpu.cgroup_quota", "limits time, not the number of threads", sources.CGROUP),
+    bitwise(
         "cpu.openmp",
-        "bitwise",
         "a different OpenMP library, or a different number of its threads",
         sources.MKL_THREADS,
-        advice.THREADS,
+        THREADS,
     ),
-    Rule(
+    bitwise(
         "cpu.blas",
-        "bitwise",
         "a different BLAS, core type or number of threads",
         (sources.OPENBLAS, sources.MKL_CNR),
-        advice.THREADS,
+        THREADS,
     ),
-    Rule("cpu.*", "bitwise", _ISA, (sources.MKL_CNR, sources.TORCH_ISA), advice.DECODE),
+    bitwise("cpu.*", _ISA, (sources.MKL_CNR, sources.TORCH_ISA), DECODE),
     # The system.
-    Rule(
-        "os.kernel",
-        None,
-        "it computes no tensors; drivers and devices are listed separately",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "os.container*",
-        None,
-        "what it holds is listed field by field",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule("os.kubernetes", None, "what it starts is listed field by field", BY_CONSTRUCTION, advice.NOTHING),
-    Rule(
+    harmless("os.kernel", "it computes no tensors; drivers and devices are listed separately"),
+    harmless("os.container*", "what it holds is listed field by field"),
+    harmless("os.kubernetes", "what it starts is listed field by field"),
+    bitwise(
         "os.image*",
-        "bitwise",
         "a different image may bring different libraries than those listed",
         BY_CONSTRUCTION,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "os.*",
-        "bitwise",
-        "a different C library or platform runs beneath the same packages",
-        sources.TORCH,
-        advice.DECODE,
+    bitwise(
+        "os.*", "a different C library or platform runs beneath the same packages", sources.TORCH, DECODE
     ),
     # Which process, and who works for it.
-    Rule(
-        "process.observed",
-        None,
-        "a different kind of evidence: compare like with like",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
+    harmless("process.observed", "a different kind of evidence: compare like with like"),
     Rule(
         "process.read_whole",
-        None,
         "a process that ended while it was read may be half read",
         BY_CONSTRUCTION,
-        advice.AGAIN,
+        AGAIN,
     ),
-    Rule(
+    bitwise(
         "process.accelerators",
-        "bitwise",
         "a different number of devices is a different split of the work",
         sources.VLLM_TP,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "process.workers",
-        "bitwise",
         "a different number of workers is a different split of the work",
         sources.VLLM_TP,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "process.worker_cpus",
-        "bitwise",
-        _DEFAULT_THREADS,
-        sources.MKL_THREADS,
-        advice.DECODE,
-    ),
-    Rule(
+    bitwise("process.worker_cpus", _DEFAULT_THREADS, sources.MKL_THREADS, DECODE),
+    bitwise(
         "process.variables_differ",
-        "bitwise",
         "workers that were launched with other settings may compute differently",
         sources.NCCL_HOSTS,
-        advice.REPEAT,
+        REPEAT,
     ),
 )
 
@@ -135,165 +93,99 @@ def _placed(*fields: str) -> tuple[Rule, ...]:
         rule
         for field in fields
         for rule in (
-            Rule(f"gpus.{field}", None, _ONE, BY_CONSTRUCTION, advice.NOTHING, ONE_GPU),
-            Rule(
+            harmless(f"gpus.{field}", _ONE, when=ONE_GPU),
+            bitwise(
                 f"gpus.{field}",
-                "bitwise",
                 _PLACEMENT,
                 (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS),
-                advice.REPEAT,
+                REPEAT,
             ),
         )
     )
 
 
 GPU_RULES: tuple[Rule, ...] = (
-    Rule(
+    bitwise(
         "gpus.name_and_compute_capability",
-        "bitwise",
         "a different architecture: different kernels, and no library promises anything across architectures",
         (sources.CUBLAS, sources.CUDNN),
-        advice.DECODE,
+        DECODE,
         OTHER_COMPUTE_CAPABILITY,
     ),
-    Rule(
+    bitwise(
         "gpus.name*",
-        "bitwise",
         "cuBLAS's promise covers it (same architecture and SM count), but what is chosen by timing or by "
         "memory may differ",
         (sources.CUBLAS, sources.TRITON_AUTOTUNE),
-        advice.RESTART,
+        RESTART,
         SAME_SMS,
     ),
-    Rule(
+    bitwise(
         "gpus.compute_capability",
-        "bitwise",
         "a different architecture: different kernels, and no library promises anything across architectures",
         (sources.CUBLAS, sources.CUDNN),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "gpus.sm_count",
-        "bitwise",
         "a different number of SMs: work is split over different tiles; promised only for the same number",
         sources.CUBLAS,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "gpus.cuda_cores",
-        "bitwise",
-        "it follows the number of SMs",
-        sources.CUBLAS,
-        advice.DECODE,
-    ),
-    Rule(
-        "gpus.count",
-        None,
-        "the parallel layout is stated, and it is the same",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_TP,
-    ),
-    Rule(
-        "gpus.count",
-        "bitwise",
-        "the parallel layout may follow it",
-        sources.VLLM_TP,
-        advice.DECODE,
-    ),
-    Rule(
-        "gpus.installed_count",
-        None,
-        "only those that the process sees compute",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
+    bitwise("gpus.cuda_cores", "it follows the number of SMs", sources.CUBLAS, DECODE),
+    harmless("gpus.count", "the parallel layout is stated, and it is the same", when=SAME_TP),
+    bitwise("gpus.count", "the parallel layout may follow it", sources.VLLM_TP, DECODE),
+    harmless("gpus.installed_count", "only those that the process sees compute"),
+    bitwise(
         "gpus.cuda_attributes",
-        "bitwise",
         "libraries and autotuners choose their tiles by them",
         sources.TRITON_AUTOTUNE,
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "gpus.memory_total_bytes",
-        "bitwise",
         "it sizes the KV cache, and with it batches and preemption",
         (sources.VLLM_PREEMPTION, sources.VLLM_FAQ),
-        advice.BATCH,
+        BATCH,
     ),
-    Rule(
-        "gpus.mig_uuid",
-        None,
-        "a slice gets a new one each time it is made",
-        sources.MIG,
-        advice.NOTHING,
-    ),
-    Rule(
+    harmless("gpus.mig_uuid", "a slice gets a new one each time it is made", sources.MIG),
+    bitwise(
         "gpus.mig*",
-        "bitwise",
         "a slice has fewer SMs and less cache than the whole GPU",
         (sources.MIG, sources.CUBLAS),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "gpus.virtualization",
-        "bitwise",
         "a vGPU has a share of the GPU and a driver branch of its own",
         BY_CONSTRUCTION,
-        advice.DECODE,
+        DECODE,
     ),
     *_placed("rank_order", "pci_bus_id", "pcie_max_link", "numa_node", "nvlink", "topology", "p2p", "fabric"),
-    Rule(
+    bitwise(
         "gpus.CUDA_*",
-        "bitwise",
         "chooses which cards compute, and in which order they are ranks",
         (sources.CUDA_VARIABLES, sources.NCCL_RANKS),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule("gpus.uuid", None, _SAME_KIND, BY_CONSTRUCTION, advice.REPEAT),
-    Rule("gpus.serial", None, _SAME_KIND, BY_CONSTRUCTION, advice.REPEAT),
-    Rule("gpus.power_limit_w", None, _TIMING, sources.TRITON_AUTOTUNE, advice.RESTART),
-    Rule("gpus.*clocks_mhz", None, _TIMING, sources.TRITON_AUTOTUNE, advice.RESTART),
-    Rule("gpus.vbios", None, _NO_RESULT, BY_CONSTRUCTION, advice.NOTHING),
-    Rule(
-        "gpus.gsp_firmware",
-        None,
-        "it comes with the driver, which has a rule of its own",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "gpus.ecc_mode",
-        None,
-        "it changes no result; without it a flipped bit goes unseen",
-        sources.NVML,
-        advice.NOTHING,
-    ),
-    Rule("gpus.persistence_mode", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.compute_mode", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.cpu_affinity", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.*", "bitwise", _PROMISE, sources.CUBLAS, advice.DECODE),
-    Rule(
-        "driver.kernel_module",
-        None,
-        "it loads machine code and compiles none",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule("driver.nvml_version", None, "it reads and computes nothing", sources.NVML, advice.NOTHING),
-    Rule(
+    Rule("gpus.uuid", _SAME_KIND, BY_CONSTRUCTION, REPEAT),
+    Rule("gpus.serial", _SAME_KIND, BY_CONSTRUCTION, REPEAT),
+    Rule("gpus.power_limit_w", _TIMING, sources.TRITON_AUTOTUNE, RESTART),
+    Rule("gpus.*clocks_mhz", _TIMING, sources.TRITON_AUTOTUNE, RESTART),
+    harmless("gpus.vbios", _NO_RESULT),
+    harmless("gpus.gsp_firmware", "it comes with the driver, which has a rule of its own"),
+    harmless("gpus.ecc_mode", "it changes no result; without it a flipped bit goes unseen", sources.NVML),
+    harmless("gpus.persistence_mode", _NO_RESULT, sources.NVML),
+    harmless("gpus.compute_mode", _NO_RESULT, sources.NVML),
+    harmless("gpus.cpu_affinity", _NO_RESULT, sources.NVML),
+    bitwise("gpus.*", _PROMISE, sources.CUBLAS, DECODE),
+    harmless("driver.kernel_module", "it loads machine code and compiles none"),
+    harmless("driver.nvml_version", "it reads and computes nothing", sources.NVML),
+    bitwise(
         "driver.libraries",
-        "bitwise",
         "a forward-compatibility package brings a different libcuda, and with it a different compiler of PTX",
         (sources.CUDA_COMPATIBILITY, sources.CUDA_JIT),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "driver.*",
-        "bitwise",
-        "the driver compiles PTX to machine code of its own",
-        sources.CUDA_JIT,
-        advice.DECODE,
-    ),
+    bitwise("driver.*", "the driver compiles PTX to machine code of its own", sources.CUDA_JIT, DECODE),
 )

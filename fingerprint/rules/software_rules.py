@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from . import advice, sources
-from .base import Rule
+from . import sources
+from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART
+from .base import BY_CONSTRUCTION, Rule, bitwise, harmless, numeric, token
 from .conditions import (
     ONE_GPU,
     ONLY_ORIGIN,
@@ -15,326 +16,251 @@ from .conditions import (
     SAME_VERSION,
     SAME_VERSION_BESIDE,
 )
-from .sources import BY_CONSTRUCTION
 
 _REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
 PACKAGE_RULES: tuple[Rule, ...] = (
     # Python packages: the same files are the same code, whatever index they came from.
-    Rule("frameworks.*", None, _SAME_FILES, BY_CONSTRUCTION, advice.NOTHING, ONLY_ORIGIN),
-    Rule("kernels.*", None, _SAME_FILES, BY_CONSTRUCTION, advice.NOTHING, ONLY_ORIGIN),
+    harmless("frameworks.*", _SAME_FILES, when=ONLY_ORIGIN),
+    harmless("kernels.*", _SAME_FILES, when=ONLY_ORIGIN),
     # torch: precision first, then what chooses kernels, then the release.
-    Rule(
+    numeric(
         "frameworks.torch.*allow_tf32",
-        "numeric",
         "TF32 keeps 10 of the 23 mantissa bits of what is multiplied",
         sources.TORCH_CUDA,
-        advice.PRECISION,
+        PRECISION,
     ),
-    Rule(
+    numeric(
         "frameworks.torch.*matmul_precision",
-        "numeric",
         "allows products below fp32 precision",
         sources.TORCH_PRECISION,
-        advice.PRECISION,
+        PRECISION,
     ),
-    Rule(
+    numeric(
         "frameworks.torch.*reduced_precision_reduction",
-        "numeric",
         "allows sums below fp32 precision",
         sources.TORCH_CUDA,
-        advice.PRECISION,
+        PRECISION,
     ),
-    Rule(
+    numeric(
         "frameworks.torch.default_dtype",
-        "numeric",
         "tensors made without a dtype change type",
         BY_CONSTRUCTION,
-        advice.PRECISION,
+        PRECISION,
     ),
-    Rule(
+    bitwise(
         "frameworks.torch.cuda.sdp_kernels",
-        "bitwise",
         "a different attention kernel may be chosen",
         sources.TORCH_SDPA,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "frameworks.torch.cudnn.benchmark",
-        "bitwise",
-        "kernels are chosen by timing",
-        sources.TORCH,
-        advice.RESTART,
-    ),
-    Rule(
+    bitwise("frameworks.torch.cudnn.benchmark", "kernels are chosen by timing", sources.TORCH, RESTART),
+    bitwise(
         "frameworks.torch.*deterministic*",
-        "bitwise",
         "decides whether kernels that are not deterministic may run",
         sources.TORCH,
-        advice.REPEAT,
+        REPEAT,
     ),
-    Rule(
+    harmless(
         "frameworks.torch.fill_uninitialized_memory",
-        None,
         "only what reads uninitialised memory sees it",
         sources.TORCH,
-        advice.NOTHING,
     ),
-    Rule("frameworks.torch.build", "bitwise", _REBUILT, sources.TORCH, advice.DECODE, SAME_VERSION),
-    Rule(
+    bitwise("frameworks.torch.build", _REBUILT, sources.TORCH, DECODE, SAME_VERSION),
+    bitwise(
         "frameworks.torch",
-        "bitwise",
         "a patch release: nothing is promised across releases, not even these",
         sources.TORCH,
-        advice.DECODE,
+        DECODE,
         ONLY_PATCH,
     ),
-    Rule(
+    bitwise(
         "frameworks.torch*",
-        "bitwise",
         "nothing is promised across releases, commits, platforms, or settings",
         sources.TORCH,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "frameworks.tokenizers",
-        "token",
-        "the same text may become different token ids",
-        sources.RELEASES,
-        advice.INPUT,
-    ),
-    Rule(
+    token("frameworks.tokenizers", "the same text may become different token ids", sources.RELEASES, INPUT),
+    bitwise(
         "frameworks.transformers",
-        "bitwise",
         "model code, its operations and their order may have changed",
         sources.RELEASES,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule("frameworks.numpy", "bitwise", "brings its own BLAS", sources.OPENBLAS, advice.DECODE),
-    Rule(
-        "frameworks.safetensors",
-        None,
-        "reads the same bytes; what was read shows in the model's digests",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
+    bitwise("frameworks.numpy", "brings its own BLAS", sources.OPENBLAS, DECODE),
+    harmless("frameworks.safetensors", "reads the same bytes; what was read shows in the model's digests"),
+    bitwise(
         "frameworks.accelerate",
-        "bitwise",
         "decides where layers are placed and in which dtype they are loaded",
         sources.RELEASES,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
-        "frameworks.python*",
-        None,
-        "tensors are not computed by it; the packages it finds are listed separately",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
+    harmless(
+        "frameworks.python*", "tensors are not computed by it; the packages it finds are listed separately"
     ),
     # Kernels.
-    Rule("kernels.*", "bitwise", _REBUILT, BY_CONSTRUCTION, advice.DECODE, SAME_VERSION),
+    bitwise("kernels.*", _REBUILT, BY_CONSTRUCTION, DECODE, SAME_VERSION),
     Rule(
         "kernels.*_cache",
-        None,
         "different kernels were compiled, but what was chosen by timing is the same",
         sources.TRITON_AUTOTUNE,
-        advice.RESTART,
+        RESTART,
         SAME_CHOICES,
     ),
-    Rule(
+    bitwise(
         "kernels.vllm_compile_cache",
-        "bitwise",
         "its key names what went in, not what was chosen: two builds under one key can differ",
         (sources.VLLM_COMPILE, sources.MEGATRON_AUTOTUNE),
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "kernels.vllm_autotune_cache",
-        "bitwise",
         "different runners or tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "kernels.*_tuned_configs",
-        "bitwise",
         "the block sizes of products come from these tables",
         BY_CONSTRUCTION,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "kernels.flashinfer_cache",
-        "bitwise",
         "different kernels were compiled, or different tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "kernels.flash*",
-        "bitwise",
         "a different attention kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
-        advice.BATCH,
+        BATCH,
     ),
-    Rule(
+    bitwise(
         "kernels.triton*",
-        "bitwise",
         "different machine code, and autotune winners that were chosen by timing",
         (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "kernels.inductor*",
-        "bitwise",
         "different generated kernels, and autotune winners that were chosen by timing",
         sources.INDUCTOR_AUTOTUNE,
-        advice.RESTART,
+        RESTART,
     ),
-    Rule(
+    bitwise(
         "kernels.*",
-        "bitwise",
         "a different kernel or a different autotune choice may run",
         (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
-        advice.RESTART,
+        RESTART,
     ),
 )
 
 
 LIBRARY_RULES: tuple[Rule, ...] = (
-    Rule(
+    harmless(
         "libraries.*_copies",
-        None,
         "the copy that is loaded is the same; the others compute nothing, though a restart may load one",
         sources.VERL_COPIES,
-        advice.NOTHING,
-        SAME_LOADED_COPY,
+        when=SAME_LOADED_COPY,
     ),
-    Rule(
+    harmless(
         "libraries.*_copies",
-        None,
         "the loaded build is the same, only its path or its package differs",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS,
+        when=SAME_BUILDS,
     ),
-    Rule(
-        "libraries.nccl*",
-        None,
-        "no collective runs where one GPU works on a request",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        ONE_GPU,
-    ),
-    Rule(
+    harmless("libraries.nccl*", "no collective runs where one GPU works on a request", when=ONE_GPU),
+    bitwise(
         "libraries.*_copies",
-        "bitwise",
         "a different copy of the library is loaded, or may be loaded",
         sources.VERL_COPIES,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.*_build_id",
-        "bitwise",
         "a different build of the same version: the version that the library reports hides the build number",
         (sources.VERL_COPIES, sources.CUBLAS),
-        advice.DECODE,
+        DECODE,
         SAME_VERSION_BESIDE,
     ),
-    Rule(
+    bitwise(
         "libraries.cublas*",
-        "bitwise",
         "a patch level of one toolkit: different kernels may be chosen; promised only for the same version",
         sources.CUBLAS,
-        advice.DECODE,
+        DECODE,
         ONLY_PATCH,
     ),
-    Rule(
+    bitwise(
         "libraries.cublas*",
-        "bitwise",
         "promised only for one toolkit version, architecture and SM count",
         sources.CUBLAS,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule("libraries.cudnn*", "bitwise", "nothing is promised across versions", sources.CUDNN, advice.DECODE),
-    Rule(
+    bitwise("libraries.cudnn*", "nothing is promised across versions", sources.CUDNN, DECODE),
+    bitwise(
         "libraries.nccl_conf",
-        "bitwise",
         "the file sets what NCCL's variables set; the environment wins over it",
         sources.NCCL,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.nccl*",
-        "bitwise",
         "collectives may choose a different algorithm and sum in a different order",
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.nvrtc*",
-        "bitwise",
         "kernels that are compiled at run time become different machine code",
         BY_CONSTRUCTION,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.cuda_driver*",
-        "bitwise",
         "the driver compiles PTX to machine code of its own",
         sources.CUDA_JIT,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.cuda",
-        "bitwise",
         "a different toolkit: its libraries promise nothing across versions",
         sources.CUBLAS,
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.warnings",
-        "bitwise",
         "a different library runs than expected, or no longer does",
         (sources.VERL_COPIES, sources.NCCL_STATIC),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.installed_packages",
-        "bitwise",
         "torch loads the libraries in these packages, unless other copies come first",
         (sources.VERL_COPIES, sources.CUBLAS),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    harmless(
         "libraries.loaded",
-        None,
         "what is loaded did not change; its file on disk did, and a restart loads a different one or none",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS_NOW_GONE,
+        when=SAME_BUILDS_NOW_GONE,
     ),
-    Rule(
+    harmless(
         "libraries.loaded",
-        None,
         "the same builds are loaded, only from a different path or package",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS,
+        when=SAME_BUILDS,
     ),
-    Rule(
+    bitwise(
         "libraries.loaded",
-        "bitwise",
         "a different build of the code that computes is loaded",
         (sources.TORCH, sources.MKL_CNR),
-        advice.DECODE,
+        DECODE,
     ),
-    Rule(
+    bitwise(
         "libraries.*",
-        "bitwise",
         "a different copy, build or version of a numeric library may be loaded",
         sources.VERL_COPIES,
-        advice.DECODE,
+        DECODE,
     ),
 )
