@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -85,3 +85,8 @@ semantic = partial(Rule, risk="semantic")
 def harmless(pattern: str, why: str, source: Source = BY_CONSTRUCTION, when: Condition | None = None) -> Rule:
     """The rule for a change that puts nothing at risk by itself and asks for no replay."""
     return Rule(pattern, why, source, advice.NOTHING, when)
+
+
+def in_section(section: str, *rules: Rule) -> tuple[Rule, ...]:
+    """Rules whose patterns are names of fields, for the fields of one section."""
+    return tuple(replace(rule, pattern=f"{section}.{rule.pattern}") for rule in rules)

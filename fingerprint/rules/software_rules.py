@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import sources
 from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART
-from .base import BY_CONSTRUCTION, Rule, bitwise, harmless, numeric, token
+from .base import BY_CONSTRUCTION, Rule, bitwise, harmless, in_section, numeric, token
 from .conditions import (
     ONE_GPU,
     ONLY_ORIGIN,
@@ -20,138 +20,122 @@ from .conditions import (
 _REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
-PACKAGE_RULES: tuple[Rule, ...] = (
+FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
+    "frameworks",
     # Python packages: the same files are the same code, whatever index they came from.
-    harmless("frameworks.*", _SAME_FILES, when=ONLY_ORIGIN),
-    harmless("kernels.*", _SAME_FILES, when=ONLY_ORIGIN),
+    harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
     # torch: precision first, then what chooses kernels, then the release.
     numeric(
-        "frameworks.torch.*allow_tf32",
+        "torch.*allow_tf32",
         "TF32 keeps 10 of the 23 mantissa bits of what is multiplied",
         sources.TORCH_CUDA,
         PRECISION,
     ),
     numeric(
-        "frameworks.torch.*matmul_precision",
-        "allows products below fp32 precision",
-        sources.TORCH_PRECISION,
-        PRECISION,
+        "torch.*matmul_precision", "allows products below fp32 precision", sources.TORCH_PRECISION, PRECISION
     ),
     numeric(
-        "frameworks.torch.*reduced_precision_reduction",
+        "torch.*reduced_precision_reduction",
         "allows sums below fp32 precision",
         sources.TORCH_CUDA,
         PRECISION,
     ),
-    numeric(
-        "frameworks.torch.default_dtype",
-        "tensors made without a dtype change type",
-        BY_CONSTRUCTION,
-        PRECISION,
-    ),
+    numeric("torch.default_dtype", "tensors made without a dtype change type", BY_CONSTRUCTION, PRECISION),
     bitwise(
-        "frameworks.torch.cuda.sdp_kernels",
-        "a different attention kernel may be chosen",
-        sources.TORCH_SDPA,
-        DECODE,
+        "torch.cuda.sdp_kernels", "a different attention kernel may be chosen", sources.TORCH_SDPA, DECODE
     ),
-    bitwise("frameworks.torch.cudnn.benchmark", "kernels are chosen by timing", sources.TORCH, RESTART),
+    bitwise("torch.cudnn.benchmark", "kernels are chosen by timing", sources.TORCH, RESTART),
     bitwise(
-        "frameworks.torch.*deterministic*",
+        "torch.*deterministic*",
         "decides whether kernels that are not deterministic may run",
         sources.TORCH,
         REPEAT,
     ),
     harmless(
-        "frameworks.torch.fill_uninitialized_memory",
-        "only what reads uninitialised memory sees it",
-        sources.TORCH,
+        "torch.fill_uninitialized_memory", "only what reads uninitialised memory sees it", sources.TORCH
     ),
-    bitwise("frameworks.torch.build", _REBUILT, sources.TORCH, DECODE, SAME_VERSION),
+    bitwise("torch.build", _REBUILT, sources.TORCH, DECODE, SAME_VERSION),
     bitwise(
-        "frameworks.torch",
+        "torch",
         "a patch release: nothing is promised across releases, not even these",
         sources.TORCH,
         DECODE,
         ONLY_PATCH,
     ),
     bitwise(
-        "frameworks.torch*",
+        "torch*",
         "nothing is promised across releases, commits, platforms, or settings",
         sources.TORCH,
         DECODE,
     ),
-    token("frameworks.tokenizers", "the same text may become different token ids", sources.RELEASES, INPUT),
+    token("tokenizers", "the same text may become different token ids", sources.RELEASES, INPUT),
     bitwise(
-        "frameworks.transformers",
+        "transformers",
         "model code, its operations and their order may have changed",
         sources.RELEASES,
         DECODE,
     ),
-    bitwise("frameworks.numpy", "brings its own BLAS", sources.OPENBLAS, DECODE),
-    harmless("frameworks.safetensors", "reads the same bytes; what was read shows in the model's digests"),
+    bitwise("numpy", "brings its own BLAS", sources.OPENBLAS, DECODE),
+    harmless("safetensors", "reads the same bytes; what was read shows in the model's digests"),
     bitwise(
-        "frameworks.accelerate",
+        "accelerate",
         "decides where layers are placed and in which dtype they are loaded",
         sources.RELEASES,
         DECODE,
     ),
-    harmless(
-        "frameworks.python*", "tensors are not computed by it; the packages it finds are listed separately"
-    ),
-    # Kernels.
-    bitwise("kernels.*", _REBUILT, BY_CONSTRUCTION, DECODE, SAME_VERSION),
+    harmless("python*", "tensors are not computed by it; the packages it finds are listed separately"),
+)
+
+KERNEL_RULES: tuple[Rule, ...] = in_section(
+    "kernels",
+    harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
+    bitwise("*", _REBUILT, BY_CONSTRUCTION, DECODE, SAME_VERSION),
     Rule(
-        "kernels.*_cache",
+        "*_cache",
         "different kernels were compiled, but what was chosen by timing is the same",
         sources.TRITON_AUTOTUNE,
         RESTART,
         SAME_CHOICES,
     ),
     bitwise(
-        "kernels.vllm_compile_cache",
+        "vllm_compile_cache",
         "its key names what went in, not what was chosen: two builds under one key can differ",
         (sources.VLLM_COMPILE, sources.MEGATRON_AUTOTUNE),
         RESTART,
     ),
     bitwise(
-        "kernels.vllm_autotune_cache",
+        "vllm_autotune_cache",
         "different runners or tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
         RESTART,
     ),
+    bitwise("*_tuned_configs", "the block sizes of products come from these tables", BY_CONSTRUCTION, DECODE),
     bitwise(
-        "kernels.*_tuned_configs",
-        "the block sizes of products come from these tables",
-        BY_CONSTRUCTION,
-        DECODE,
-    ),
-    bitwise(
-        "kernels.flashinfer_cache",
+        "flashinfer_cache",
         "different kernels were compiled, or different tactics were fastest when it was measured",
         sources.FLASHINFER_AUTOTUNE,
         RESTART,
     ),
     bitwise(
-        "kernels.flash*",
+        "flash*",
         "a different attention kernel splits and sums in a different order",
         (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
         BATCH,
     ),
     bitwise(
-        "kernels.triton*",
+        "triton*",
         "different machine code, and autotune winners that were chosen by timing",
         (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
         RESTART,
     ),
     bitwise(
-        "kernels.inductor*",
+        "inductor*",
         "different generated kernels, and autotune winners that were chosen by timing",
         sources.INDUCTOR_AUTOTUNE,
         RESTART,
     ),
     bitwise(
-        "kernels.*",
+        "*",
         "a different kernel or a different autotune choice may run",
         (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
         RESTART,
@@ -159,106 +143,87 @@ PACKAGE_RULES: tuple[Rule, ...] = (
 )
 
 
-LIBRARY_RULES: tuple[Rule, ...] = (
+LIBRARY_RULES: tuple[Rule, ...] = in_section(
+    "libraries",
     harmless(
-        "libraries.*_copies",
+        "*_copies",
         "the copy that is loaded is the same; the others compute nothing, though a restart may load one",
         sources.VERL_COPIES,
         when=SAME_LOADED_COPY,
     ),
     harmless(
-        "libraries.*_copies",
-        "the loaded build is the same, only its path or its package differs",
-        when=SAME_BUILDS,
+        "*_copies", "the loaded build is the same, only its path or its package differs", when=SAME_BUILDS
     ),
-    harmless("libraries.nccl*", "no collective runs where one GPU works on a request", when=ONE_GPU),
+    harmless("nccl*", "no collective runs where one GPU works on a request", when=ONE_GPU),
     bitwise(
-        "libraries.*_copies",
-        "a different copy of the library is loaded, or may be loaded",
-        sources.VERL_COPIES,
-        DECODE,
+        "*_copies", "a different copy of the library is loaded, or may be loaded", sources.VERL_COPIES, DECODE
     ),
     bitwise(
-        "libraries.*_build_id",
+        "*_build_id",
         "a different build of the same version: the version that the library reports hides the build number",
         (sources.VERL_COPIES, sources.CUBLAS),
         DECODE,
         SAME_VERSION_BESIDE,
     ),
     bitwise(
-        "libraries.cublas*",
+        "cublas*",
         "a patch level of one toolkit: different kernels may be chosen; promised only for the same version",
         sources.CUBLAS,
         DECODE,
         ONLY_PATCH,
     ),
     bitwise(
-        "libraries.cublas*",
-        "promised only for one toolkit version, architecture and SM count",
-        sources.CUBLAS,
-        DECODE,
+        "cublas*", "promised only for one toolkit version, architecture and SM count", sources.CUBLAS, DECODE
     ),
-    bitwise("libraries.cudnn*", "nothing is promised across versions", sources.CUDNN, DECODE),
+    bitwise("cudnn*", "nothing is promised across versions", sources.CUDNN, DECODE),
     bitwise(
-        "libraries.nccl_conf",
+        "nccl_conf",
         "the file sets what NCCL's variables set; the environment wins over it",
         sources.NCCL,
         DECODE,
     ),
     bitwise(
-        "libraries.nccl*",
+        "nccl*",
         "collectives may choose a different algorithm and sum in a different order",
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
         DECODE,
     ),
     bitwise(
-        "libraries.nvrtc*",
+        "nvrtc*",
         "kernels that are compiled at run time become different machine code",
         BY_CONSTRUCTION,
         DECODE,
     ),
+    bitwise("cuda_driver*", "the driver compiles PTX to machine code of its own", sources.CUDA_JIT, DECODE),
     bitwise(
-        "libraries.cuda_driver*",
-        "the driver compiles PTX to machine code of its own",
-        sources.CUDA_JIT,
-        DECODE,
+        "cuda", "a different toolkit: its libraries promise nothing across versions", sources.CUBLAS, DECODE
     ),
     bitwise(
-        "libraries.cuda",
-        "a different toolkit: its libraries promise nothing across versions",
-        sources.CUBLAS,
-        DECODE,
-    ),
-    bitwise(
-        "libraries.warnings",
+        "warnings",
         "a different library runs than expected, or no longer does",
         (sources.VERL_COPIES, sources.NCCL_STATIC),
         DECODE,
     ),
     bitwise(
-        "libraries.installed_packages",
+        "installed_packages",
         "torch loads the libraries in these packages, unless other copies come first",
         (sources.VERL_COPIES, sources.CUBLAS),
         DECODE,
     ),
     harmless(
-        "libraries.loaded",
+        "loaded",
         "what is loaded did not change; its file on disk did, and a restart loads a different one or none",
         when=SAME_BUILDS_NOW_GONE,
     ),
-    harmless(
-        "libraries.loaded",
-        "the same builds are loaded, only from a different path or package",
-        when=SAME_BUILDS,
-    ),
+    harmless("loaded", "the same builds are loaded, only from a different path or package", when=SAME_BUILDS),
     bitwise(
-        "libraries.loaded",
+        "loaded",
         "a different build of the code that computes is loaded",
         (sources.TORCH, sources.MKL_CNR),
         DECODE,
     ),
     bitwise(
-        "libraries.*",
+        "*",
         "a different copy, build or version of a numeric library may be loaded",
         sources.VERL_COPIES,
         DECODE,
