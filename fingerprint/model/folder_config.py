@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
-from ...schemas.fingerprint import Fact, fact, unavailable
+from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
 from .hashing import unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
@@ -94,8 +94,7 @@ def sampling_defaults(folder: Path) -> Fact:
 def _from_config(config: dict[str, Any] | str, read: Callable[[dict[str, Any]], str | int | None]) -> Fact:
     if isinstance(config, str):
         return unavailable(config, CONFIG)
-    value = read(config)
-    return fact(value, CONFIG) if value else unavailable(f"{CONFIG} does not state it", CONFIG)
+    return fact_or(read(config), CONFIG, f"{CONFIG} does not state it")
 
 
 def _dtype(config: dict[str, Any]) -> str | None:
@@ -150,7 +149,7 @@ def _stated_quantization(stated: Any, source: str, otherwise: str | None) -> tup
     algorithm = inner.get("quant_algo") if isinstance(inner, dict) else None
     method = stated.get("quant_method") or (otherwise and " ".join(filter(None, (otherwise, algorithm))))
     return (
-        fact(str(method), source) if method else unavailable(f"{source} does not state it", source),
+        fact_or(method and str(method), source, f"{source} does not state it"),
         fact(sha256_of(stated), source),
     )
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, fact_or, unavailable
 from ..fields.machine_fields import NUMERIC_ISA
 from ..process import proc, root_files
 
@@ -77,20 +77,16 @@ def _cpuinfo() -> dict[str, str] | None:
 def _model(info: dict[str, str] | None) -> Fact:
     if info and (name := info.get("model name") or info.get("CPU part")):
         return fact(name, "proc-cpuinfo")
-    name = platform.processor()
-    return (
-        fact(name, "platform.processor")
-        if name
-        else unavailable("the system does not name it", "proc-cpuinfo")
-    )
+    if name := platform.processor():
+        return fact(name, "platform.processor")
+    return unavailable("the system does not name it", "proc-cpuinfo")
 
 
 def _signature(info: dict[str, str]) -> Fact:
-    parts = [info[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in info]
-    parts += [
-        info[key] for key in ("CPU implementer", "CPU architecture", "CPU variant", "CPU part") if key in info
-    ]
-    return fact("-".join(parts), "proc-cpuinfo") if parts else unavailable("not stated", "proc-cpuinfo")
+    parts = ("vendor_id", "cpu family", "model", "stepping")  # of x86
+    parts += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part")  # of Arm
+    stated = "-".join(info[key] for key in parts if key in info)
+    return fact_or(stated, "proc-cpuinfo", "not stated")
 
 
 def _isa(info: dict[str, str]) -> Fact:
@@ -142,9 +138,7 @@ def _thread_pools() -> dict[str, Fact]:
             key: value for key, value in known.items() if value is not None
         }
     return {
-        name: fact(found, "threadpoolctl")
-        if found
-        else unavailable(f"no {name} library is loaded in this process", "threadpoolctl")
+        name: fact_or(found, "threadpoolctl", f"no {name} library is loaded in this process")
         for name, found in pools.items()
     }
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, fact_or, unavailable
 from ..fields.machine_fields import FileState
 from ..libraries.findings import (
     Library,
@@ -32,6 +32,7 @@ from ..present.findings import describe_library
 from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
+from .torch_env import versions_beside
 
 if TYPE_CHECKING:
     from .context import Context
@@ -44,7 +45,6 @@ NO_COPY = "no copy was found: not loaded, not in site-packages, LD_LIBRARY_PATH 
 NOT_LOADED = "the process has not loaded it"
 MAX_HASHED_BYTES = 64 << 20
 """Libraries without a build-id are hashed: OpenBLAS in numpy's wheels has 25 MB and takes 20 ms."""
-_TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", re.MULTILINE)
 
 
 def probe(context: Context) -> dict[str, Section]:
@@ -71,11 +71,7 @@ def probe(context: Context) -> dict[str, Section]:
     for family in families:
         facts[f"{family}_copies"] = _copies([item for item in known if item.family == family])
     packages, pins = search.nvidia_packages(), search.torch_pins()
-    facts["installed_packages"] = (
-        fact(packages, "dist-info")
-        if packages
-        else unavailable("no nvidia-* package is installed", "dist-info")
-    )
+    facts["installed_packages"] = fact_or(packages, "dist-info", "no nvidia-* package is installed")
     findings = [*check_libraries(known, packages, pins), *apart]
     facts["warnings"] = fact(
         _clean([describe_library(finding) for finding in findings]), "proc-maps, dist-info, elf"
@@ -260,20 +256,12 @@ def _copies(items: list[Library]) -> Fact:
 
 def _cuda(search: LibrarySearch, cudart: Library | None, version: Fact) -> Fact:
     """The CUDA that torch is built for, else the runtime that is there."""
-    for folder in search.site_folders:
-        try:
-            text = root_files.read_file(search.root, f"{folder}/torch/version.py", 1 << 16).decode(
-                "utf-8", "replace"
-            )
-        except proc.Unread:
-            continue
-        if match := _TORCH_CUDA.search(text):
-            return fact(match[1], "torch/version.py")
-        if cudart is None or cudart.loaded is None:
-            return unavailable("torch is built without CUDA", "torch/version.py")
-    return (
-        version if cudart is not None else unavailable("neither torch nor a CUDA runtime was found", "cudart")
-    )
+    torch = versions_beside(search.root, search.site_folders)
+    if torch is not None and (torch["cuda"].value is not None or cudart is None or cudart.loaded is None):
+        return torch["cuda"]
+    if cudart is None:
+        return unavailable("neither torch nor a CUDA runtime was found", "cudart")
+    return version
 
 
 def _clean(value: Any) -> Any:
