@@ -61,7 +61,8 @@ def parse_json_object(text: str | bytes, where: str) -> JsonObject:
         value = json.loads(
             text.removeprefix("\ufeff"), object_pairs_hook=unique, parse_constant=not_json, parse_float=finite
         )
-        _check_depth(value, where)
+        if is_deeper(value, MAX_DEPTH):
+            raise _too_deep(where)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise BadInput(
@@ -147,20 +148,18 @@ def _too_deep(where: str) -> BadInput:
     return BadInput(f"{where}: JSON nested more than {MAX_DEPTH} deep", "give a flatter document")
 
 
-def _check_depth(value: Any, where: str) -> None:
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether objects and arrays are nested more than `depth` deep."""
     kinds = (dict, list)
     holders = [value] if isinstance(value, kinds) else []
-    for _ in range(MAX_DEPTH):
-        if not holders:
-            return
+    for _ in range(depth):
         holders = [
             child
             for holder in holders
             for child in (holder.values() if isinstance(holder, dict) else holder)
             if isinstance(child, kinds)
         ]
-    if holders:
-        raise _too_deep(where)
+    return bool(holders)
 
 
 def exactly_representable(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,8 @@ def folder_facts(
         "quantization_config_sha256": quantization,
         "dtype": _from_config(config, _dtype),
         "architecture": _from_config(config, _architecture),
-        "vocab_size": _from_config(config, _size("vocab_size")),
-        "context_length": _from_config(config, _size("max_position_embeddings")),
+        "vocab_size": _from_config(config, partial(_size, name="vocab_size")),
+        "context_length": _from_config(config, partial(_size, name="max_position_embeddings")),
         "code": _code(folder),
         "adapters": fact({_name(path, folder): _adapter(path, digests) for path in adapters}, ADAPTER_CONFIG)
         if strength == "verified" or not adapters
@@ -98,22 +99,23 @@ def _from_config(config: dict[str, Any] | str, read: Callable[[dict[str, Any]], 
 
 
 def _dtype(config: dict[str, Any]) -> str | None:
-    text_config = config.get("text_config")
-    for holder in (config, text_config if isinstance(text_config, dict) else {}):
-        if dtype := holder.get("dtype") or holder.get("torch_dtype"):
-            return str(dtype)
+    dtype = _stated(config, "dtype", "torch_dtype")
+    return str(dtype) if dtype else None
+
+
+def _size(config: dict[str, Any], name: str) -> int | None:
+    value = _stated(config, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _stated(config: dict[str, Any], *names: str) -> Any:
+    """The first of some entries that is stated; models with several parts state them for their text."""
+    text = config.get("text_config")
+    for holder in (config, text if isinstance(text, dict) else {}):
+        for name in names:
+            if value := holder.get(name):
+                return value
     return None
-
-
-def _size(name: str) -> Callable[[dict[str, Any]], int | None]:
-    """A reader of a size, which models with several parts state for their text."""
-
-    def read(config: dict[str, Any]) -> int | None:
-        text = config.get("text_config")
-        value = config.get(name) or (text.get(name) if isinstance(text, dict) else None)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-    return read
 
 
 def _architecture(config: dict[str, Any]) -> str | None:
@@ -127,12 +129,11 @@ def _architecture(config: dict[str, Any]) -> str | None:
 
 def _quantization(folder: Path, config: dict[str, Any] | str) -> tuple[Fact, Fact]:
     """The method, and the digest of the whole configuration."""
-    if isinstance(config, dict):
-        text = config.get("text_config")
-        for holder in (config, text if isinstance(text, dict) else {}):
-            for name in ("quantization_config", "compression_config"):
-                if stated := holder.get(name):
-                    return _stated_quantization(stated, CONFIG, None)
+    stated = (
+        _stated(config, "quantization_config", "compression_config") if isinstance(config, dict) else None
+    )
+    if stated is not None:
+        return _stated_quantization(stated, CONFIG, None)
     for name, method in _QUANTIZATION_FILES.items():
         if (folder / name).is_file():
             return _stated_quantization(read_object(folder / name), name, method)

@@ -66,7 +66,7 @@ def probe(context: Context) -> dict[str, Section]:
         # What a running process has not loaded does not compute in it, however near it lies.
         chosen = {family: item for family, item in chosen.items() if item.loaded is not None}
     facts = _versions(context, chosen, problem)
-    facts["loaded"] = _loaded_fact(known, problem, context)
+    facts["loaded"] = _loaded_fact(known, problem)
     families = [*QUERIED, *sorted({item.family for item in known if item.loaded is None} - set(QUERIED))]
     for family in families:
         facts[f"{family}_copies"] = _copies([item for item in known if item.family == family])
@@ -191,26 +191,28 @@ def _version_from_names(item: Library) -> Fact:
     return fact(".".join(version.split(".")[: PARTS.get(item.family, 3)]), source)
 
 
-def _loaded_fact(known: list[Library], problem: str | None, context: Context) -> Fact:
-    loaded = [item for item in known if item.loaded is not None]
+def _loaded_fact(known: list[Library], problem: str | None) -> Fact:
+    loaded = {item.label: _described(item, item.loaded) for item in known if item.loaded is not None}
     if problem is not None or not loaded:
         return unavailable(problem or "no numeric library is loaded", "proc-maps")
-    return fact(_clean({item.label: _described(item, item.loaded) for item in loaded}), "proc-maps, elf")
+    return fact(_clean(loaded), "proc-maps, elf")
 
 
-def _described(item: Library, loaded: LoadedLibrary | None) -> dict[str, Any]:
+def _described(item: Library, loaded: LoadedLibrary) -> dict[str, Any]:
     entry: dict[str, Any] = {"family": item.family}
     if item.build_id is not None:
         entry["build_id"] = item.build_id
-    elif loaded is not None and loaded.file is not None and (digest := _sha256(loaded)) is not None:
+    elif (digest := _sha256(loaded)) is not None:
         entry["sha256"] = digest
-    elif loaded is not None:
+    else:
         entry["no_build_id"] = loaded.reason
-    if item.package is not None:
-        entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
-    if loaded is not None:
-        entry["state"] = _state(loaded).value
-    return entry
+    return entry | _package(item) | {"state": _state(loaded).value}
+
+
+def _package(item: Library) -> dict[str, str]:
+    if item.package is None:
+        return {}
+    return {"package": str(item.package) + ("" if item.package.as_installed else ", changed since")}
 
 
 def _state(loaded: LoadedLibrary) -> FileState:
@@ -248,9 +250,7 @@ def _copies(items: list[Library]) -> Fact:
             entry["build_id"] = item.build_id
         if item.file_version is not None:
             entry["version"] = item.file_version
-        if item.package is not None:
-            entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
-        value[item.label] = entry
+        value[item.label] = entry | _package(item)
     return fact(_clean(value), "site-packages, LD_LIBRARY_PATH, ld.so.cache, proc-maps")
 
 

@@ -144,7 +144,7 @@ def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read_variables(environ: dict[str, Any], reading: ServerReading) -> None:
-    for name in VARIABLES["vllm"]:
+    for name in VARIABLES["vLLM"]:
         value = environ.get(name)
         if isinstance(value, _PLAIN):
             reading.add(f"determinism.{name}", _as_written(value), _ENV)
