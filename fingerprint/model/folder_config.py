@@ -63,9 +63,12 @@ def folder_facts(
         "vocab_size": _from_config(config, partial(_size, name="vocab_size")),
         "context_length": _from_config(config, partial(_size, name="max_position_embeddings")),
         "code": _code(folder),
-        "adapters": fact({_name(path, folder): _adapter(path, digests) for path in adapters}, ADAPTER_CONFIG)
-        if strength == "verified" or not adapters
-        else not_read(strength),
+        "adapters": not_read(strength)
+        if adapters and strength != "verified"
+        else fact(
+            {"." if path == folder else path.name: _adapter(path, digests) for path in adapters},
+            ADAPTER_CONFIG,
+        ),
     }
 
 
@@ -189,7 +192,3 @@ def _base(config: dict[str, Any] | str) -> str | None:
         return None
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     return (f"{name}@{revision}" if revision else str(name)) if name else None
-
-
-def _name(adapter: Path, folder: Path) -> str:
-    return "." if adapter == folder else adapter.name

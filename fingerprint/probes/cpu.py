@@ -17,7 +17,7 @@ from ..process import proc, root_files
 if TYPE_CHECKING:
     from .context import Context
 
-UNTOLD_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
+NOT_VISIBLE_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
 FROM_INSIDE = "only the process itself can tell: run rip inside it, or read the trace of a replay"
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -32,18 +32,17 @@ def probe(context: Context) -> dict[str, Section]:
         "signature": no_cpuinfo if info is None else _signature(info),
         "isa_available": no_cpuinfo if info is None else _isa(info),
         "logical_cpus": fact(os.cpu_count() or 1, "os.cpu_count"),
-        **(_of_this_process() if context.pid is None else _of_process(context.pid, context.root)),
     }
+    if context.pid is None:
+        facts |= {"usable_cpus": _usable_cpus(), "cgroup_quota": _cgroup_quota(), **_thread_pools()}
+    else:
+        facts |= _of_process(context.pid, context.root)
     return {"cpu": Section(facts=facts)}
-
-
-def _of_this_process() -> dict[str, Fact]:
-    return {"usable_cpus": _usable_cpus(), "cgroup_quota": _cgroup_quota(), **_thread_pools()}
 
 
 def _of_process(pid: int, root: Path) -> dict[str, Fact]:
     """What the kernel shows of another process; its thread pools are visible from inside only."""
-    inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
+    inside = unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE)
     try:
         usable = fact(len(proc.usable_cpus(pid)), "/proc/PID/status")
         quota = _quota_of(pid, root)

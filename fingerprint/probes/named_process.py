@@ -21,7 +21,7 @@ from ..process import proc, python_packages, root_files
 from ..process.proc import mapped_files
 from ..process.python_packages import Python, python_of
 from ..untrusted import redact
-from .cpu import FROM_INSIDE, UNTOLD_FROM_OUTSIDE
+from .cpu import FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE
 from .process_workers import process_section
 from .torch_env import CPU_FLAGS, FLAGS, VERSION_FILE, versions_beside
@@ -116,7 +116,7 @@ def probe(context: Context) -> dict[str, Section]:
     sections["engine"] |= _engine_facts(named, engine)
     sections["frameworks"] = _frameworks(named)
     sections["kernels"] = _kernels(named)
-    sections["cpu"] = dict.fromkeys(CPU_FLAGS, unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE))
+    sections["cpu"] = dict.fromkeys(CPU_FLAGS, unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE))
     contract = unavailable("the engine samples by its own rules, not by rip's", "rip")
     sections["sampling"] = {"contract_version": contract, **sections.get("sampling", {})}
     sections["replica"] = {"id": unavailable("a process does not name its replica: ask with --url", "rip")}
@@ -207,7 +207,7 @@ def _frameworks(named: Named) -> dict[str, Fact]:
         **{name: python_packages.read_build(name, named.package_folders) for name in FRAMEWORK_PACKAGES},
         "torch": torch if torch.unavailable is not None else fact(torch.value["version"], torch.source),
         "torch.build": torch,
-        **dict.fromkeys(FLAGS, unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)),
+        **dict.fromkeys(FLAGS, unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE)),
         **_torch_versions(named, python),
     }
 
