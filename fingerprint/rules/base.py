@@ -53,9 +53,9 @@ class Rule:
     pattern: str
     """`section.field`, with shell wildcards."""
     why: str
-    source: Source | tuple[Source, ...]
     replay: str
     """What to replay to know, with rip's own means."""
+    source: Source | tuple[Source, ...] = BY_CONSTRUCTION
     when: Condition | None = None
     """None: always."""
     risk: Level | None = None
@@ -84,7 +84,7 @@ semantic = partial(Rule, risk="semantic")
 
 def harmless(pattern: str, why: str, source: Source = BY_CONSTRUCTION, when: Condition | None = None) -> Rule:
     """The rule for a change that puts nothing at risk by itself and asks for no replay."""
-    return Rule(pattern, why, source, advice.NOTHING, when)
+    return Rule(pattern, why, advice.NOTHING, source, when)
 
 
 def in_section(section: str, *rules: Rule) -> tuple[Rule, ...]:

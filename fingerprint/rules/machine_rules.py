@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import sources
 from .advice import AGAIN, BATCH, DECODE, REPEAT, RESTART, THREADS
-from .base import BY_CONSTRUCTION, Rule, bitwise, harmless, in_section
+from .base import Rule, bitwise, harmless, in_section
 from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, PROBE_FAILED, SAME_SMS, SAME_TP
 
 _THREADS = "sums are split over a different number of threads"
@@ -12,31 +12,27 @@ _DEFAULT_THREADS = "the default number of threads follows it, and with it how su
 _ISA = "kernels are chosen by instruction set and core"
 
 PROBE_RULE = Rule(
-    "*.probe_*",
-    "a probe failed on one side, so what it reads is not known there",
-    BY_CONSTRUCTION,
-    AGAIN,
-    PROBE_FAILED,
+    "*.probe_*", "a probe failed on one side, so what it reads is not known there", AGAIN, when=PROBE_FAILED
 )
 
 CPU_RULES: tuple[Rule, ...] = in_section(
     "cpu",
-    bitwise("*threads*", _THREADS, sources.MKL_THREADS, THREADS),
-    bitwise("*cpus", _DEFAULT_THREADS, sources.MKL_THREADS, THREADS),
+    bitwise("*threads*", _THREADS, THREADS, sources.MKL_THREADS),
+    bitwise("*cpus", _DEFAULT_THREADS, THREADS, sources.MKL_THREADS),
     harmless("cgroup_quota", "limits time, not the number of threads", sources.CGROUP),
     bitwise(
         "openmp",
         "a different OpenMP library, or a different number of its threads",
-        sources.MKL_THREADS,
         THREADS,
+        sources.MKL_THREADS,
     ),
     bitwise(
         "blas",
         "a different BLAS, core type or number of threads",
-        (sources.OPENBLAS, sources.MKL_CNR),
         THREADS,
+        (sources.OPENBLAS, sources.MKL_CNR),
     ),
-    bitwise("*", _ISA, (sources.MKL_CNR, sources.TORCH_ISA), DECODE),
+    bitwise("*", _ISA, DECODE, (sources.MKL_CNR, sources.TORCH_ISA)),
 )
 
 OS_RULES: tuple[Rule, ...] = in_section(
@@ -44,32 +40,30 @@ OS_RULES: tuple[Rule, ...] = in_section(
     harmless("kernel", "it computes no tensors; drivers and devices are listed separately"),
     harmless("container*", "what it holds is listed field by field"),
     harmless("kubernetes", "what it starts is listed field by field"),
-    bitwise(
-        "image*", "a different image may bring different libraries than those listed", BY_CONSTRUCTION, DECODE
-    ),
-    bitwise("*", "a different C library or platform runs beneath the same packages", sources.TORCH, DECODE),
+    bitwise("image*", "a different image may bring different libraries than those listed", DECODE),
+    bitwise("*", "a different C library or platform runs beneath the same packages", DECODE, sources.TORCH),
 )
 
 # Which process, and who works for it.
 PROCESS_RULES: tuple[Rule, ...] = in_section(
     "process",
     harmless("observed", "a different kind of evidence: compare like with like"),
-    Rule("read_whole", "a process that ended while it was read may be half read", BY_CONSTRUCTION, AGAIN),
+    Rule("read_whole", "a process that ended while it was read may be half read", AGAIN),
     bitwise(
         "accelerators",
         "a different number of devices is a different split of the work",
-        sources.VLLM_TP,
         DECODE,
+        sources.VLLM_TP,
     ),
     bitwise(
-        "workers", "a different number of workers is a different split of the work", sources.VLLM_TP, DECODE
+        "workers", "a different number of workers is a different split of the work", DECODE, sources.VLLM_TP
     ),
-    bitwise("worker_cpus", _DEFAULT_THREADS, sources.MKL_THREADS, DECODE),
+    bitwise("worker_cpus", _DEFAULT_THREADS, DECODE, sources.MKL_THREADS),
     bitwise(
         "variables_differ",
         "workers that were launched with other settings may compute differently",
-        sources.NCCL_HOSTS,
         REPEAT,
+        sources.NCCL_HOSTS,
     ),
 )
 
@@ -90,7 +84,7 @@ def _placed(*fields: str) -> tuple[Rule, ...]:
         for rule in (
             harmless(field, _ONE, when=ONE_GPU),
             bitwise(
-                field, _PLACEMENT, (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS), REPEAT
+                field, _PLACEMENT, REPEAT, (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS)
             ),
         )
     )
@@ -101,77 +95,72 @@ GPU_RULES: tuple[Rule, ...] = in_section(
     bitwise(
         "name_and_compute_capability",
         "a different architecture: different kernels, and no library promises anything across architectures",
-        (sources.CUBLAS, sources.CUDNN),
         DECODE,
+        (sources.CUBLAS, sources.CUDNN),
         OTHER_COMPUTE_CAPABILITY,
     ),
     bitwise(
         "name*",
         "cuBLAS's promise covers it (same architecture and SM count), but what is chosen by timing or by "
         "memory may differ",
-        (sources.CUBLAS, sources.TRITON_AUTOTUNE),
         RESTART,
+        (sources.CUBLAS, sources.TRITON_AUTOTUNE),
         SAME_SMS,
     ),
     bitwise(
         "compute_capability",
         "a different architecture: different kernels, and no library promises anything across architectures",
-        (sources.CUBLAS, sources.CUDNN),
         DECODE,
+        (sources.CUBLAS, sources.CUDNN),
     ),
     bitwise(
         "sm_count",
         "a different number of SMs: work is split over different tiles; promised only for the same number",
-        sources.CUBLAS,
         DECODE,
+        sources.CUBLAS,
     ),
-    bitwise("cuda_cores", "it follows the number of SMs", sources.CUBLAS, DECODE),
+    bitwise("cuda_cores", "it follows the number of SMs", DECODE, sources.CUBLAS),
     harmless("count", "the parallel layout is stated, and it is the same", when=SAME_TP),
-    bitwise("count", "the parallel layout may follow it", sources.VLLM_TP, DECODE),
+    bitwise("count", "the parallel layout may follow it", DECODE, sources.VLLM_TP),
     harmless("installed_count", "only those that the process sees compute"),
     bitwise(
         "cuda_attributes",
         "libraries and autotuners choose their tiles by them",
-        sources.TRITON_AUTOTUNE,
         RESTART,
+        sources.TRITON_AUTOTUNE,
     ),
     bitwise(
         "memory_total_bytes",
         "it sizes the KV cache, and with it batches and preemption",
-        (sources.VLLM_PREEMPTION, sources.VLLM_FAQ),
         BATCH,
+        (sources.VLLM_PREEMPTION, sources.VLLM_FAQ),
     ),
     harmless("mig_uuid", "a slice gets a new one each time it is made", sources.MIG),
     bitwise(
         "mig*",
         "a slice has fewer SMs and less cache than the whole GPU",
+        DECODE,
         (sources.MIG, sources.CUBLAS),
-        DECODE,
     ),
-    bitwise(
-        "virtualization",
-        "a vGPU has a share of the GPU and a driver branch of its own",
-        BY_CONSTRUCTION,
-        DECODE,
-    ),
+    bitwise("virtualization", "a vGPU has a share of the GPU and a driver branch of its own", DECODE),
     *_placed("rank_order", "pci_bus_id", "pcie_max_link", "numa_node", "nvlink", "topology", "p2p", "fabric"),
     bitwise(
         "CUDA_*",
         "chooses which cards compute, and in which order they are ranks",
-        (sources.CUDA_VARIABLES, sources.NCCL_RANKS),
         DECODE,
+        (sources.CUDA_VARIABLES, sources.NCCL_RANKS),
     ),
-    Rule("uuid", _SAME_KIND, BY_CONSTRUCTION, REPEAT),
-    Rule("serial", _SAME_KIND, BY_CONSTRUCTION, REPEAT),
-    Rule("power_limit_w", _TIMING, sources.TRITON_AUTOTUNE, RESTART),
-    Rule("*clocks_mhz", _TIMING, sources.TRITON_AUTOTUNE, RESTART),
+    Rule("uuid", _SAME_KIND, REPEAT),
+    Rule("serial", _SAME_KIND, REPEAT),
+    Rule("power_limit_w", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
+    Rule("*clocks_mhz", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
     harmless("vbios", _NO_RESULT),
     harmless("gsp_firmware", "it comes with the driver, which has a rule of its own"),
     harmless("ecc_mode", "it changes no result; without it a flipped bit goes unseen", sources.NVML),
     harmless("persistence_mode", _NO_RESULT, sources.NVML),
     harmless("compute_mode", _NO_RESULT, sources.NVML),
     harmless("cpu_affinity", _NO_RESULT, sources.NVML),
-    bitwise("*", _PROMISE, sources.CUBLAS, DECODE),
+    bitwise("*", _PROMISE, DECODE, sources.CUBLAS),
 )
 
 DRIVER_RULES: tuple[Rule, ...] = in_section(
@@ -181,8 +170,8 @@ DRIVER_RULES: tuple[Rule, ...] = in_section(
     bitwise(
         "libraries",
         "a forward-compatibility package brings a different libcuda, and with it a different compiler of PTX",
-        (sources.CUDA_COMPATIBILITY, sources.CUDA_JIT),
         DECODE,
+        (sources.CUDA_COMPATIBILITY, sources.CUDA_JIT),
     ),
-    bitwise("*", "the driver compiles PTX to machine code of its own", sources.CUDA_JIT, DECODE),
+    bitwise("*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import sources
 from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART
-from .base import BY_CONSTRUCTION, Rule, bitwise, harmless, in_section, numeric, token
+from .base import Rule, bitwise, harmless, in_section, numeric, token
 from .conditions import (
     ONE_GPU,
     ONLY_ORIGIN,
@@ -28,60 +28,60 @@ FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
     numeric(
         "torch.*allow_tf32",
         "TF32 keeps 10 of the 23 mantissa bits of what is multiplied",
-        sources.TORCH_CUDA,
         PRECISION,
+        sources.TORCH_CUDA,
     ),
     numeric(
-        "torch.*matmul_precision", "allows products below fp32 precision", sources.TORCH_PRECISION, PRECISION
+        "torch.*matmul_precision", "allows products below fp32 precision", PRECISION, sources.TORCH_PRECISION
     ),
     numeric(
         "torch.*reduced_precision_reduction",
         "allows sums below fp32 precision",
-        sources.TORCH_CUDA,
         PRECISION,
+        sources.TORCH_CUDA,
     ),
-    numeric("torch.default_dtype", "tensors made without a dtype change type", BY_CONSTRUCTION, PRECISION),
+    numeric("torch.default_dtype", "tensors made without a dtype change type", PRECISION),
     bitwise(
-        "torch.cuda.sdp_kernels", "a different attention kernel may be chosen", sources.TORCH_SDPA, DECODE
+        "torch.cuda.sdp_kernels", "a different attention kernel may be chosen", DECODE, sources.TORCH_SDPA
     ),
-    bitwise("torch.cudnn.benchmark", "kernels are chosen by timing", sources.TORCH, RESTART),
+    bitwise("torch.cudnn.benchmark", "kernels are chosen by timing", RESTART, sources.TORCH),
     bitwise(
         "torch.*deterministic*",
         "decides whether kernels that are not deterministic may run",
-        sources.TORCH,
         REPEAT,
+        sources.TORCH,
     ),
     harmless(
         "torch.fill_uninitialized_memory", "only what reads uninitialised memory sees it", sources.TORCH
     ),
-    bitwise("torch.build", _REBUILT, sources.TORCH, DECODE, SAME_VERSION),
+    bitwise("torch.build", _REBUILT, DECODE, sources.TORCH, SAME_VERSION),
     bitwise(
         "torch",
         "a patch release: nothing is promised across releases, not even these",
-        sources.TORCH,
         DECODE,
+        sources.TORCH,
         ONLY_PATCH,
     ),
     bitwise(
         "torch*",
         "nothing is promised across releases, commits, platforms, or settings",
-        sources.TORCH,
         DECODE,
+        sources.TORCH,
     ),
-    token("tokenizers", "the same text may become different token ids", sources.RELEASES, INPUT),
+    token("tokenizers", "the same text may become different token ids", INPUT, sources.RELEASES),
     bitwise(
         "transformers",
         "model code, its operations and their order may have changed",
-        sources.RELEASES,
         DECODE,
+        sources.RELEASES,
     ),
-    bitwise("numpy", "brings its own BLAS", sources.OPENBLAS, DECODE),
+    bitwise("numpy", "brings its own BLAS", DECODE, sources.OPENBLAS),
     harmless("safetensors", "reads the same bytes; what was read shows in the model's digests"),
     bitwise(
         "accelerate",
         "decides where layers are placed and in which dtype they are loaded",
-        sources.RELEASES,
         DECODE,
+        sources.RELEASES,
     ),
     harmless("python*", "tensors are not computed by it; the packages it finds are listed separately"),
 )
@@ -89,56 +89,56 @@ FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
 KERNEL_RULES: tuple[Rule, ...] = in_section(
     "kernels",
     harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
-    bitwise("*", _REBUILT, BY_CONSTRUCTION, DECODE, SAME_VERSION),
+    bitwise("*", _REBUILT, DECODE, when=SAME_VERSION),
     Rule(
         "*_cache",
         "different kernels were compiled, but what was chosen by timing is the same",
-        sources.TRITON_AUTOTUNE,
         RESTART,
+        sources.TRITON_AUTOTUNE,
         SAME_CHOICES,
     ),
     bitwise(
         "vllm_compile_cache",
         "its key names what went in, not what was chosen: two builds under one key can differ",
-        (sources.VLLM_COMPILE, sources.MEGATRON_AUTOTUNE),
         RESTART,
+        (sources.VLLM_COMPILE, sources.MEGATRON_AUTOTUNE),
     ),
     bitwise(
         "vllm_autotune_cache",
         "different runners or tactics were fastest when it was measured",
-        sources.FLASHINFER_AUTOTUNE,
         RESTART,
+        sources.FLASHINFER_AUTOTUNE,
     ),
-    bitwise("*_tuned_configs", "the block sizes of products come from these tables", BY_CONSTRUCTION, DECODE),
+    bitwise("*_tuned_configs", "the block sizes of products come from these tables", DECODE),
     bitwise(
         "flashinfer_cache",
         "different kernels were compiled, or different tactics were fastest when it was measured",
-        sources.FLASHINFER_AUTOTUNE,
         RESTART,
+        sources.FLASHINFER_AUTOTUNE,
     ),
     bitwise(
         "flash*",
         "a different attention kernel splits and sums in a different order",
-        (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
         BATCH,
+        (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
     ),
     bitwise(
         "triton*",
         "different machine code, and autotune winners that were chosen by timing",
-        (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
         RESTART,
+        (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
     ),
     bitwise(
         "inductor*",
         "different generated kernels, and autotune winners that were chosen by timing",
-        sources.INDUCTOR_AUTOTUNE,
         RESTART,
+        sources.INDUCTOR_AUTOTUNE,
     ),
     bitwise(
         "*",
         "a different kernel or a different autotune choice may run",
-        (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
         RESTART,
+        (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
     ),
 )
 
@@ -156,59 +156,54 @@ LIBRARY_RULES: tuple[Rule, ...] = in_section(
     ),
     harmless("nccl*", "no collective runs where one GPU works on a request", when=ONE_GPU),
     bitwise(
-        "*_copies", "a different copy of the library is loaded, or may be loaded", sources.VERL_COPIES, DECODE
+        "*_copies", "a different copy of the library is loaded, or may be loaded", DECODE, sources.VERL_COPIES
     ),
     bitwise(
         "*_build_id",
         "a different build of the same version: the version that the library reports hides the build number",
-        (sources.VERL_COPIES, sources.CUBLAS),
         DECODE,
+        (sources.VERL_COPIES, sources.CUBLAS),
         SAME_VERSION_BESIDE,
     ),
     bitwise(
         "cublas*",
         "a patch level of one toolkit: different kernels may be chosen; promised only for the same version",
-        sources.CUBLAS,
         DECODE,
+        sources.CUBLAS,
         ONLY_PATCH,
     ),
     bitwise(
-        "cublas*", "promised only for one toolkit version, architecture and SM count", sources.CUBLAS, DECODE
+        "cublas*", "promised only for one toolkit version, architecture and SM count", DECODE, sources.CUBLAS
     ),
-    bitwise("cudnn*", "nothing is promised across versions", sources.CUDNN, DECODE),
+    bitwise("cudnn*", "nothing is promised across versions", DECODE, sources.CUDNN),
     bitwise(
         "nccl_conf",
         "the file sets what NCCL's variables set; the environment wins over it",
-        sources.NCCL,
         DECODE,
+        sources.NCCL,
     ),
     bitwise(
         "nccl*",
         "collectives may choose a different algorithm and sum in a different order",
+        DECODE,
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
-        DECODE,
     ),
+    bitwise("nvrtc*", "kernels that are compiled at run time become different machine code", DECODE),
+    bitwise("cuda_driver*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
     bitwise(
-        "nvrtc*",
-        "kernels that are compiled at run time become different machine code",
-        BY_CONSTRUCTION,
-        DECODE,
-    ),
-    bitwise("cuda_driver*", "the driver compiles PTX to machine code of its own", sources.CUDA_JIT, DECODE),
-    bitwise(
-        "cuda", "a different toolkit: its libraries promise nothing across versions", sources.CUBLAS, DECODE
+        "cuda", "a different toolkit: its libraries promise nothing across versions", DECODE, sources.CUBLAS
     ),
     bitwise(
         "warnings",
         "a different library runs than expected, or no longer does",
-        (sources.VERL_COPIES, sources.NCCL_STATIC),
         DECODE,
+        (sources.VERL_COPIES, sources.NCCL_STATIC),
     ),
     bitwise(
         "installed_packages",
         "torch loads the libraries in these packages, unless other copies come first",
-        (sources.VERL_COPIES, sources.CUBLAS),
         DECODE,
+        (sources.VERL_COPIES, sources.CUBLAS),
     ),
     harmless(
         "loaded",
@@ -219,13 +214,13 @@ LIBRARY_RULES: tuple[Rule, ...] = in_section(
     bitwise(
         "loaded",
         "a different build of the code that computes is loaded",
-        (sources.TORCH, sources.MKL_CNR),
         DECODE,
+        (sources.TORCH, sources.MKL_CNR),
     ),
     bitwise(
         "*",
         "a different copy, build or version of a numeric library may be loaded",
-        sources.VERL_COPIES,
         DECODE,
+        sources.VERL_COPIES,
     ),
 )
