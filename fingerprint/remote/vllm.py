@@ -58,8 +58,7 @@ def recognise(load: Any) -> str | None:
 
 def read(reading: ServerReading) -> None:
     """Ask everything that changes nothing."""
-    version = reading.ask("/version", "engine.version")
-    reading.add("engine.version", part(version, "version"), "/version")
+    reading.ask_version()
     _read_config(reading)
     _read_metrics(reading)
     read_tokenizer(reading)
