@@ -101,13 +101,13 @@ def _syntax_error(error: json.JSONDecodeError, where: str) -> BadInput:
         return BadInput(f"{where}: empty", "give a file that holds a JSON object")
     one_line = "\n" not in error.doc.strip("\r\n")
     column = min(error.pos, len(error.doc.rstrip())) + 1
-    place = f"column {column}" if one_line else f"line {error.lineno}, column {error.colno}"
+    location = f"column {column}" if one_line else f"line {error.lineno}, column {error.colno}"
     fix = (
         "give one JSON object; a request set (one object a line) ends in .jsonl"
         if error.msg == "Extra data"
         else "correct the text at that place"
     )
-    return BadInput(f"{where}: not JSON: {error.msg} ({place})", fix)
+    return BadInput(f"{where}: not JSON: {error.msg} ({location})", fix)
 
 
 def whole_document(path: Path, line: bytes, most_bytes: int) -> JsonObject | list[Any] | None:

@@ -26,18 +26,9 @@ VERIFIED = "file-sha256:verified"
 TENSORS_VERIFIED = "tensor-blake3:verified"
 TENSORS_SAMPLED = "tensor-windows-8x4096-blake3:sampled"
 HEADER = "weights-header"
-WEIGHT_FIELDS = (
-    "sha256",
-    "files",
-    "tensors_root",
-    "tensors",
-    "sampled_root",
-    "sampled_tensors",
-    "layout_sha256",
-    "tensor_dtypes",
-    "weights_metadata_sha256",
-    "contradicted_claims",
-)
+_TENSOR_FIELDS = ("tensors_root", "tensors", "sampled_root", "sampled_tensors")
+_HEADER_FIELDS = ("layout_sha256", "tensor_dtypes", "weights_metadata_sha256")
+WEIGHT_FIELDS = ("sha256", "files", *_TENSOR_FIELDS, *_HEADER_FIELDS, "contradicted_claims")
 Layouts = Mapping[Path, Layout | LayoutFault]
 
 
@@ -101,9 +92,7 @@ def read_weights(
         if options.strength == "sampled":
             facts |= tensors.sampled(sample_tensors(tensors.layouts, options.stop))
         else:
-            facts |= dict.fromkeys(
-                ("tensors_root", "tensors", "sampled_root", "sampled_tensors"), not_read("claimed")
-            )
+            facts |= dict.fromkeys(_TENSOR_FIELDS, not_read("claimed"))
     facts |= tensors.described()
     return Weights(
         {name: facts[name] for name in WEIGHT_FIELDS},
@@ -121,22 +110,16 @@ def not_read(strength: Strength) -> Fact:
 
 
 def _verified(weights: Mapping[Path, Reading], is_fast: bool) -> dict[str, Fact]:
-    claims = {path: claim_of(path) for path in weights}
+    if is_fast:
+        reason = "left out with --fast: tensors_root covers every tensor"
+        names = ("sha256", "files", "contradicted_claims")
+        return dict.fromkeys(names, unavailable(reason, "strength:verified"))
+    files = {path.name: {"sha256": reading.sha256, "size": reading.size} for path, reading in weights.items()}
     contradicted = {
         path.name: {"claimed": claim.sha256, "read": reading.sha256, "by": claim.source}
         for path, reading in weights.items()
-        if (claim := claims[path]) is not None
-        and reading.sha256 is not None
-        and claim.sha256 != reading.sha256
+        if (claim := claim_of(path)) is not None and claim.sha256 != reading.sha256
     }
-    if is_fast:
-        reason = "left out with --fast: tensors_root covers every tensor"
-        return {
-            "sha256": unavailable(reason, "strength:verified"),
-            "files": unavailable(reason, "strength:verified"),
-            "contradicted_claims": unavailable(reason, "strength:verified"),
-        }
-    files = {path.name: {"sha256": reading.sha256, "size": reading.size} for path, reading in weights.items()}
     return {
         "sha256": fact(_of_files(files), VERIFIED),
         "files": fact(files, VERIFIED),
@@ -210,10 +193,7 @@ class _Tensors:
     def described(self) -> dict[str, Fact]:
         """What the headers alone say."""
         if self.reason is not None:
-            return dict.fromkeys(
-                ("layout_sha256", "tensor_dtypes", "weights_metadata_sha256"),
-                unavailable(self.reason, HEADER),
-            )
+            return dict.fromkeys(_HEADER_FIELDS, unavailable(self.reason, HEADER))
         tensors = self.all()
         metadata = {sha256_of(layout.metadata) for layout in self.layouts.values()}
         return {
@@ -247,8 +227,7 @@ class _Tensors:
 
     def _unknown(self) -> dict[str, Fact]:
         assert self.reason is not None
-        names = ("tensors_root", "tensors", "sampled_root", "sampled_tensors")
-        return dict.fromkeys(names, unavailable(self.reason, HEADER))
+        return dict.fromkeys(_TENSOR_FIELDS, unavailable(self.reason, HEADER))
 
     def _with(self, digests: Mapping[Path, Sequence[bytes]]) -> list[tuple[Tensor, bytes]]:
         return [

@@ -82,9 +82,9 @@ def _model(info: dict[str, str] | None) -> Fact:
 
 
 def _signature(info: dict[str, str]) -> Fact:
-    parts = ("vendor_id", "cpu family", "model", "stepping")  # of x86
-    parts += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part")  # of Arm
-    stated = "-".join(info[key] for key in parts if key in info)
+    of_x86 = ("vendor_id", "cpu family", "model", "stepping")
+    of_arm = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+    stated = "-".join(info[key] for key in (*of_x86, *of_arm) if key in info)
     return fact_or(stated, "proc-cpuinfo", "not stated")
 
 
