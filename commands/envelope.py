@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, printable
 from ..schemas.files import check_output_file, write_private
-from .console import counted, print_sentence, printable, shown_progress, stderr_console
+from .console import counted, print_sentence, shown_progress, stderr_console
 from .lane_options import model_option
 
 if TYPE_CHECKING:
