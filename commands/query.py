@@ -114,11 +114,12 @@ def _write(rows: Rows, form: Format, output: Path | None) -> None:
     if form == "table":
         _write_table(rows, output)
         return
-    write: Callable[[Rows, IO[Any]], None] = {
+    writes: dict[Format, Callable[[Rows, IO[Any]], None]] = {
         "csv": writers.write_csv,
         "json": writers.write_json,
         "parquet": writers.write_parquet,
-    }[form]
+    }
+    write = writes[form]
     if output is None:
         write(rows, sys.stdout)  # never Parquet: that was refused before any work
         return
