@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
-from .hashing import unreadable
+from .hashing import report_unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
 from .weights import not_read
 
@@ -166,10 +166,8 @@ def _code(folder: Path) -> Fact:
     digests: dict[str, str] = {}
     for path in sorted(folder.glob("*.py")):
         if path.is_file():
-            try:
+            with report_unreadable(path):
                 digests[path.name] = hashlib.sha256(read_small(path)).hexdigest()
-            except OSError as error:
-                raise unreadable(path, error) from None
     return fact(digests, "file-sha256:verified")
 
 

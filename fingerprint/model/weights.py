@@ -15,7 +15,7 @@ from ...schemas.base import sha256_of
 from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
 from .gguf_metadata import GgufHeader
-from .hashing import Job, Reading, ReadOptions, read_files, sample_tensors, unreadable
+from .hashing import Job, Reading, ReadOptions, read_files, report_unreadable, sample_tensors
 from .hub_cache import claim_of
 from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
@@ -55,12 +55,13 @@ def layouts_of(files: Sequence[Path], gguf: Mapping[Path, GgufHeader]) -> Layout
 def _layout(path: Path) -> Layout | LayoutFault:
     if path.suffix != ".safetensors":
         return LayoutFault("pickled tensors are not read; convert the model to safetensors")
-    try:
-        return safetensors_layout(path)
-    except LayoutFault as fault:
-        return fault
-    except OSError as error:
-        raise unreadable(path, error) from None
+    found: Layout | LayoutFault
+    with report_unreadable(path):
+        try:
+            found = safetensors_layout(path)
+        except LayoutFault as fault:
+            found = fault
+    return found
 
 
 def read_weights(
@@ -140,7 +141,8 @@ def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
             reason = f"{path.name} is claimed to be {claim.sha256[:12]}…, but {layout}"
             reasons.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
         else:
-            files[path.name] = {"sha256": claim.sha256, "size": _size(path)}
+            with report_unreadable(path):
+                files[path.name] = {"sha256": claim.sha256, "size": path.stat().st_size}
             sources.add(claim.source)
     source = "+".join(sorted(sources))
     return {
@@ -148,13 +150,6 @@ def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
         "files": reasons[0] if reasons else fact(files, source),
         "contradicted_claims": not_read(strength),
     }
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _of_files(files: Mapping[str, Mapping[str, Any]]) -> str:
