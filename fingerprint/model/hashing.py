@@ -54,16 +54,6 @@ CACHE_FROM_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class FileDigest:
-    """What is known of one file's bytes."""
-
-    sha256: str
-    size: int
-    cached: bool
-    """The digest was computed by an earlier run over this very state of the file."""
-
-
-@dataclass(frozen=True)
 class Job:
     """What is wanted of one file."""
 
@@ -85,20 +75,7 @@ class Reading:
     """The same of the windows of each tensor (see `tensors.py`)."""
     size: int
     cached: bool
-
-
-def hash_files(
-    paths: Sequence[Path],
-    progress: Progress | None = None,
-    cache: DigestCache | None = None,
-    stop: threading.Event | None = None,
-) -> dict[Path, FileDigest]:
-    """SHA-256 of every file. Arguments and errors as for `read_files`."""
-    readings = read_files([Job(path) for path in paths], progress, cache, stop)
-    return {
-        path: FileDigest(reading.sha256 or "", reading.size, reading.cached)
-        for path, reading in readings.items()
-    }
+    """The digests were computed by an earlier run over this very state of the file."""
 
 
 def read_files(
