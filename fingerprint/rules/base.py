@@ -88,5 +88,7 @@ def harmless(pattern: str, why: str, source: Source = BY_CONSTRUCTION, when: Con
 
 
 def in_section(section: str, *rules: Rule) -> tuple[Rule, ...]:
-    """Rules whose patterns are names of fields, for the fields of one section."""
-    return tuple(replace(rule, pattern=f"{section}.{rule.pattern}") for rule in rules)
+    """Rules whose patterns are names of fields of one section; `a|b*` stands for a rule of each."""
+    return tuple(
+        replace(rule, pattern=f"{section}.{field}") for rule in rules for field in rule.pattern.split("|")
+    )

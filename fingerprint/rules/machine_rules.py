@@ -76,18 +76,8 @@ _NO_RESULT = "it changes no result by itself"
 _PROMISE = "promised only for one architecture and SM count"
 
 
-def _placed(*fields: str) -> tuple[Rule, ...]:
-    """What decides how collectives run: nothing with one GPU, the order of sums with several."""
-    return tuple(
-        rule
-        for field in fields
-        for rule in (
-            harmless(field, _ONE, when=ONE_GPU),
-            bitwise(
-                field, _PLACEMENT, REPEAT, (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS)
-            ),
-        )
-    )
+# What decides how collectives run: nothing with one GPU, the order of sums with several.
+_PLACED = "rank_order|pci_bus_id|pcie_max_link|numa_node|nvlink|topology|p2p|fabric"
 
 
 GPU_RULES: tuple[Rule, ...] = in_section(
@@ -143,23 +133,20 @@ GPU_RULES: tuple[Rule, ...] = in_section(
         (sources.MIG, sources.CUBLAS),
     ),
     bitwise("virtualization", "a vGPU has a share of the GPU and a driver branch of its own", DECODE),
-    *_placed("rank_order", "pci_bus_id", "pcie_max_link", "numa_node", "nvlink", "topology", "p2p", "fabric"),
+    harmless(_PLACED, _ONE, when=ONE_GPU),
+    bitwise(_PLACED, _PLACEMENT, REPEAT, (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS)),
     bitwise(
         "CUDA_*",
         "chooses which cards compute, and in which order they are ranks",
         DECODE,
         (sources.CUDA_VARIABLES, sources.NCCL_RANKS),
     ),
-    Rule("uuid", _SAME_KIND, REPEAT),
-    Rule("serial", _SAME_KIND, REPEAT),
-    Rule("power_limit_w", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
-    Rule("*clocks_mhz", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
+    Rule("uuid|serial", _SAME_KIND, REPEAT),
+    Rule("power_limit_w|*clocks_mhz", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
     harmless("vbios", _NO_RESULT),
     harmless("gsp_firmware", "it comes with the driver, which has a rule of its own"),
     harmless("ecc_mode", "it changes no result; without it a flipped bit goes unseen", sources.NVML),
-    harmless("persistence_mode", _NO_RESULT, sources.NVML),
-    harmless("compute_mode", _NO_RESULT, sources.NVML),
-    harmless("cpu_affinity", _NO_RESULT, sources.NVML),
+    harmless("persistence_mode|compute_mode|cpu_affinity", _NO_RESULT, sources.NVML),
     bitwise("*", _PROMISE, DECODE, sources.CUBLAS),
 )
 
