@@ -8,6 +8,8 @@ import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..schemas.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -83,13 +85,6 @@ def shown_progress(console: Console) -> Iterator[ShownProgress]:
         disable=not console.is_terminal,
     ) as bar:
         yield ShownProgress(console, bar)
-
-
-def printable(text: str) -> str:
-    """Text without the control characters that a request id or a file name can carry to a terminal."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

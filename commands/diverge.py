@@ -35,17 +35,11 @@ def diverge(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="Result folder. [default: A-vs-B]")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write the HTML report.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the HTML report.")] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option("--tolerance", help="Largest absolute logit difference of the numeric level."),
+        float | None, typer.Option(help="Largest absolute logit difference of the numeric level.")
     ] = None,
-    require: Annotated[
-        str,
-        typer.Option("--require", metavar="|".join(LEVELS), help="Level that must hold."),
-    ] = "token",
+    require: Annotated[str, typer.Option(metavar="|".join(LEVELS), help="Level that must hold.")] = "token",
     zoom: Annotated[
         bool,
         typer.Option(
@@ -57,7 +51,6 @@ def diverge(
     reference: Annotated[
         Path | None,
         typer.Option(
-            "--reference",
             metavar="R.parquet",
             help="Trace of A's tokens forced in float32 or float64: tells rounding from one side being off.",
         ),
@@ -65,9 +58,7 @@ def diverge(
     noise: Annotated[
         list[Path] | None,
         typer.Option(
-            "--noise",
-            metavar="N.parquet",
-            help="A's lane run again: how far equally good runs differ. Repeatable.",
+            metavar="N.parquet", help="A's lane run again: how far equally good runs differ. Repeatable."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput
+from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, printable
 from ..schemas.files import check_output_file, write_private
-from .console import counted, print_sentence, printable, shown_progress, stderr_console
+from .console import counted, print_sentence, shown_progress, stderr_console
+from .lane_options import model_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,35 +57,23 @@ app = typer.Typer(
 
 @app.command("create", epilog=CREATE_EXAMPLES, short_help="Make an envelope from a prompt or messages.")
 def create(
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            metavar="DIR|FILE.gguf|HUB-ID",
-            help="The model whose tokenizer and chat template make the token ids.",
-        ),
-    ],
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="A prompt, taken as it is.")
-    ] = None,
+    model: Annotated[str, model_option("The model whose tokenizer and chat template make the token ids.")],
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="A prompt, taken as it is.")] = None,
     prompt_file: Annotated[
-        Path | None, typer.Option("--prompt-file", metavar="FILE", help="The same, from a UTF-8 file.")
+        Path | None, typer.Option(metavar="FILE", help="The same, from a UTF-8 file.")
     ] = None,
     chat: Annotated[
-        str | None,
-        typer.Option("--chat", metavar="TEXT", help="One user message, put through the chat template."),
+        str | None, typer.Option(metavar="TEXT", help="One user message, put through the chat template.")
     ] = None,
     messages: Annotated[
-        Path | None, typer.Option("--messages", metavar="FILE.json", help="A JSON list of chat messages.")
+        Path | None, typer.Option(metavar="FILE.json", help="A JSON list of chat messages.")
     ] = None,
     request_id: Annotated[
         str | None, typer.Option("--id", help="Request id. [default: a digest of the content]")
     ] = None,
     sampling: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sampling", metavar="KEY=VALUE", help="A sampling field, for example temperature=0. Repeatable."
-        ),
+        typer.Option(metavar="KEY=VALUE", help="A sampling field, for example temperature=0. Repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -98,7 +87,6 @@ def create(
     redact: Annotated[
         str | None,
         typer.Option(
-            "--redact",
             metavar="|".join(REDACTIONS),
             help="Keep digests in place of the prompt. text: token ids stay, so it can be replayed. "
             "ids: token ids are removed too.",
@@ -142,14 +130,7 @@ def import_(
         list[Path], typer.Argument(metavar="FILE…", help="JSONL files, or request dumps of SGLang (.pkl).")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="SET.jsonl", help="The request set to write.")],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="DIR|FILE.gguf|HUB-ID",
-            help="The model that answered; its hashes are filled in.",
-        ),
-    ] = None,
+    model: Annotated[str | None, model_option("The model that answered; its hashes are filled in.")] = None,
     form: Annotated[
         str,
         typer.Option(
@@ -227,12 +208,7 @@ def show(
 @app.command("check", epilog=CHECK_EXAMPLES, short_help="Check that envelopes can be replayed.")
 def check(
     path: Annotated[Path, typer.Argument(metavar="ENVELOPE.json|SET.jsonl", help="What to check.")],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="DIR|FILE.gguf|HUB-ID", help="Also compare the hashes of this model."
-        ),
-    ] = None,
+    model: Annotated[str | None, model_option("Also compare the hashes of this model.")] = None,
 ) -> None:
     """Check that envelopes are valid and complete enough to replay.
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.choices import STRENGTHS, Strength, check_choice
-from ..schemas.errors import BadInput
-from .console import printable, shown_progress, stderr_console
+from ..schemas.errors import BadInput, printable
+from .console import shown_progress, stderr_console
 from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
+from .lane_options import ApiKeyEnv
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,28 +126,18 @@ class _Document:
 def fingerprint(
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="DIR|HF-ID|FILE.gguf", help="Also read this model; its files are hashed."
-        ),
+        typer.Option(metavar="DIR|HF-ID|FILE.gguf", help="Also read this model; its files are hashed."),
     ] = None,
     pid: Annotated[
         int | None,
         typer.Option(
-            "--pid",
-            metavar="N",
-            help="Read this running process from outside, in place of rip's own environment.",
+            metavar="N", help="Read this running process from outside, in place of rip's own environment."
         ),
     ] = None,
     url: Annotated[
-        str | None,
-        typer.Option("--url", metavar="URL", help="Read this server; only requests that change nothing."),
+        str | None, typer.Option(metavar="URL", help="Read this server; only requests that change nothing.")
     ] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key-env", metavar="NAME", help="The environment variable that holds the key of --url."
-        ),
-    ] = None,
+    api_key_env: ApiKeyEnv = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The file to write. [default: -, standard output]")
     ] = None,
@@ -156,7 +147,6 @@ def fingerprint(
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against",
             metavar="BASE.json",
             help="Compare with this fingerprint and print what changed; exit 1 if anything did.",
         ),
@@ -177,15 +167,12 @@ def fingerprint(
     export: Annotated[
         str | None,
         typer.Option(
-            "--export",
-            metavar="cyclonedx|in-toto",
-            help="Write it in this format: a bill of materials, or a statement.",
+            metavar="cyclonedx|in-toto", help="Write it in this format: a bill of materials, or a statement."
         ),
     ] = None,
     strength: Annotated[
         str,
         typer.Option(
-            "--strength",
             metavar="|".join(STRENGTHS),
             help="How much of the weights is read: all bytes, windows of every tensor, or headers only "
             "(digests are then what the Hugging Face cache claims).",

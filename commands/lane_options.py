@@ -1,19 +1,20 @@
-"""Options of every command that runs an engine: which one, on which model, where, and how."""
+"""Options that several commands share: which engine runs, on which model, where, and how."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+
+def model_option(help: str) -> Any:
+    """The option `--model` of a command that reads the files of a model."""
+    return typer.Option(metavar="DIR|FILE.gguf|HUB-ID", help=help)
+
+
 Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="DIR|FILE.gguf|HUB-ID",
-        help="The model to run; with --url, its files or the name that the server gives it.",
-    ),
+    str | None, model_option("The model to run; with --url, its files or the name that the server gives it.")
 ]
 EngineName = Annotated[
     str | None,
@@ -24,19 +25,14 @@ EngineName = Annotated[
         "your own. [default: what the server at --url reports, else hf]",
     ),
 ]
-Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Run on this server, which must be running.")
-]
+Url = Annotated[str | None, typer.Option(metavar="URL", help="Run on this server, which must be running.")]
 ApiKeyEnv = Annotated[
     str | None,
-    typer.Option(
-        "--api-key-env", metavar="NAME", help="The environment variable that holds the key of --url."
-    ),
+    typer.Option(metavar="NAME", help="The environment variable that holds the key of --url."),
 ]
 Python = Annotated[
     str | None,
     typer.Option(
-        "--python",
         metavar="FILE",
         help="Start the engine's server with this interpreter; for hf, run rip with it. "
         "[default: the one that runs rip]",
@@ -45,7 +41,7 @@ Python = Annotated[
 Tap = Annotated[
     Path | None,
     typer.Option(
-        "--tap", metavar="DIR", help="The folder RIP_TAP of the vLLM server at --url, to observe its layers."
+        metavar="DIR", help="The folder RIP_TAP of the vLLM server at --url, to observe its layers."
     ),
 ]
 LaneName = Annotated[

@@ -37,8 +37,7 @@ def query(
         Path, typer.Argument(metavar="DIR|TRACE", help="A result folder, a trace, or a .parts folder.")
     ],
     sql: Annotated[
-        str | None,
-        typer.Argument(metavar="SQL", help="One reading statement. [default: list the views]"),
+        str | None, typer.Argument(metavar="SQL", help="One reading statement. [default: list the views]")
     ] = None,
     form: Annotated[
         Format | None,
@@ -116,16 +115,16 @@ def _write(rows: Rows, form: Format, output: Path | None) -> None:
     if form == "table":
         _write_table(rows, output)
         return
-    if form == "parquet":
-        assert output is not None  # checked before any work
-        with _new_file(output, "wb") as binary:
-            writers.write_parquet(rows, binary)
-        return
-    write: Callable[[Rows, IO[str]], None] = writers.write_csv if form == "csv" else writers.write_json
+    writes: dict[Format, Callable[[Rows, IO[Any]], None]] = {
+        "csv": writers.write_csv,
+        "json": writers.write_json,
+        "parquet": writers.write_parquet,
+    }
+    write = writes[form]
     if output is None:
-        write(rows, sys.stdout)
+        write(rows, sys.stdout)  # never Parquet: that was refused before any work
         return
-    with _new_file(output, "w") as file:
+    with _new_file(output, "wb" if form == "parquet" else "w") as file:
         write(rows, file)
 
 

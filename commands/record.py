@@ -11,6 +11,7 @@ import typer
 from ..schemas.choices import REDACTIONS, check_choice
 from ..schemas.errors import EXIT_HOLDS, BadInput, stated_option
 from .console import counted, print_sentence, shown_progress, stderr_console
+from .lane_options import model_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +29,7 @@ Examples:
 
 
 def record(
-    upstream: Annotated[
-        str, typer.Option("--upstream", metavar="URL", help="The inference server, for example vLLM.")
-    ],
+    upstream: Annotated[str, typer.Option(metavar="URL", help="The inference server, for example vLLM.")],
     out: Annotated[
         Path,
         typer.Option(
@@ -41,46 +40,32 @@ def record(
         ),
     ],
     listen: Annotated[
-        str,
-        typer.Option(
-            "--listen", metavar="HOST:PORT", help="Address where clients connect; port 0 takes a free one."
-        ),
+        str, typer.Option(metavar="HOST:PORT", help="Address where clients connect; port 0 takes a free one.")
     ] = "127.0.0.1:8100",
     rate: Annotated[
-        float, typer.Option("--rate", metavar="SHARE", help="Share of the requests to record, 0 to 1.")
+        float, typer.Option(metavar="SHARE", help="Share of the requests to record, 0 to 1.")
     ] = 1.0,
     seed: Annotated[
         int,
         typer.Option(
-            "--seed",
-            metavar="N",
-            help="With --rate: seed of the choice; the same N chooses the same request ids.",
+            metavar="N", help="With --rate: seed of the choice; the same N chooses the same request ids."
         ),
     ] = 0,
     rotate_mb: Annotated[
         int | None,
         typer.Option(
-            "--rotate-mb",
-            metavar="N",
-            min=1,
-            help="Start NAME.000001.jsonl, … after N megabytes. [default: one file]",
+            metavar="N", min=1, help="Start NAME.000001.jsonl, … after N megabytes. [default: one file]"
         ),
     ] = None,
     redact: Annotated[
         str | None,
         typer.Option(
-            "--redact",
             metavar="|".join(REDACTIONS),
             help="Keep digests in place of text, and no raw answers. text: token ids stay. ids: they go too.",
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="DIR|FILE.gguf|HUB-ID",
-            help="The model that the server serves; its hashes go into every envelope.",
-        ),
+        str | None, model_option("The model that the server serves; its hashes go into every envelope.")
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw/--no-raw", help="Also keep the bytes of every answer, compressed.")
@@ -88,20 +73,15 @@ def record(
     max_record_mb: Annotated[
         int,
         typer.Option(
-            "--max-record-mb",
-            metavar="N",
-            min=1,
-            help="Longest answer that is recorded; longer ones are only forwarded.",
+            metavar="N", min=1, help="Longest answer that is recorded; longer ones are only forwarded."
         ),
     ] = 64,
     passive: Annotated[
-        bool,
-        typer.Option("--passive", help="Add nothing to requests; token ids may then be missing."),
+        bool, typer.Option("--passive", help="Add nothing to requests; token ids may then be missing.")
     ] = False,
     api_key_env: Annotated[
         str | None,
         typer.Option(
-            "--api-key-env",
             metavar="NAME",
             help="The environment variable that holds a key for reading what the server is. "
             "Clients' requests carry their own.",

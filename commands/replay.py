@@ -67,7 +67,6 @@ def replay(
     mode: Annotated[
         str,
         typer.Option(
-            "--mode",
             metavar="|".join(MODES),
             help="free: the engine chooses tokens. golden-decode: recorded tokens are forced step by step. "
             "golden-prefill: prompt and recorded tokens are scored in one pass.",
@@ -76,7 +75,6 @@ def replay(
     golden: Annotated[
         Path | None,
         typer.Option(
-            "--golden",
             metavar="TRACE.parquet",
             help="Force the tokens of this trace. [default: the envelope's expected tokens]",
         ),
@@ -84,16 +82,14 @@ def replay(
     neighbours: Annotated[
         str | None,
         typer.Option(
-            "--neighbours",
             metavar="SET.jsonl|N",
             help="Run these requests, or N synthetic ones, in the same batch without recording them.",
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Runs of every request.")] = 1,
+    repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Runs of every request.")] = 1,
     capture: Annotated[
         str | None,
         typer.Option(
-            "--capture",
             metavar="|".join(CAPTURE_LEVELS),
             help="tokens: distributions only. sites: also hash and sketch of every row. tensors: also the "
             "rows themselves. [default: sites where the engine shows them, else tokens]",
@@ -102,7 +98,6 @@ def replay(
     sites: Annotated[
         str | None,
         typer.Option(
-            "--sites",
             metavar="REGEX",
             help="Observe only sites (module outputs) with a match in their name. [default: all]",
         ),
@@ -110,15 +105,12 @@ def replay(
     positions: Annotated[
         str | None,
         typer.Option(
-            "--positions",
-            metavar="A:B",
-            help="With --capture tensors: keep rows at positions A … B−1. [default: all]",
+            metavar="A:B", help="With --capture tensors: keep rows at positions A … B−1. [default: all]"
         ),
     ] = None,
     zoom: Annotated[
         str | None,
         typer.Option(
-            "--zoom",
             metavar="POSITION[:SITE]",
             help="Record every op of the forward pass that computes this position, in TRACE.zoom.parquet: of "
             "all modules, of SITE, or of those that match --sites (engine hf).",
@@ -127,7 +119,6 @@ def replay(
     topk: Annotated[
         int | None,
         typer.Option(
-            "--topk",
             metavar="K",
             min=1,
             help="Most likely tokens kept at every position. [default: 20, or the engine's limit]",

@@ -37,9 +37,7 @@ def report(
     ] = None,
     title: Annotated[
         str | None,
-        typer.Option(
-            "--title", metavar="TEXT", help="Title of the report. [default: the verdict's headline]"
-        ),
+        typer.Option(metavar="TEXT", help="Title of the report. [default: the verdict's headline]"),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite the file; of a link, its target.")

@@ -21,12 +21,9 @@ Examples:
 def tap(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder RIP_TAP of a vLLM process.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="TRACE.parquet", help="The trace to write.")],
-    lane: Annotated[
-        str, typer.Option("--lane", metavar="NAME", help="Name of the lane in the trace.")
-    ] = "default",
+    lane: Annotated[str, typer.Option(metavar="NAME", help="Name of the lane in the trace.")] = "default",
     fingerprint: Annotated[
-        Path | None,
-        typer.Option("--fingerprint", metavar="FILE.json", help="Fingerprint of the process's environment."),
+        Path | None, typer.Option(metavar="FILE.json", help="Fingerprint of the process's environment.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the trace.")] = False,
 ) -> None:

@@ -135,36 +135,43 @@ def collect(
     observed = None if pid is None else proc.identify(pid)
     context = Context(
         model,
-        os.environ if environ is None else environ,
+        {} if server is not None else os.environ if environ is None else environ,
         progress,
         server=server,
         strength=strength,
         fast=fast,
     )
-    if server is not None:
-        context = replace(context, environ={})
     if observed is not None:
         context = _of_process(context, observed)
-    runs = [
-        _Run(probe, context)
-        for probe in probes
-        if subject in probe.subjects or (probe.name == "model" and model is not None)
-    ]
+    joined = _run(
+        [
+            probe
+            for probe in probes
+            if subject in probe.subjects or (probe.name == "model" and model is not None)
+        ],
+        context,
+    )
+    if observed is not None:
+        _join(joined, {"process": Section(facts={"read_whole": _is_complete(observed)})})
+    for name, facts in (overrides or {}).items():
+        known = joined.setdefault(name, Section())
+        joined[name] = known.model_copy(update={"facts": {**known.facts, **facts}})
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Fingerprint.build(__version__, created, joined)
+
+
+def _run(probes: Sequence[Probe], context: Context) -> Sections:
+    """What the probes found, run beside each other. Errors as for `_Run.result`."""
+    runs = [_Run(probe, context) for probe in probes]
+    joined: Sections = {}
     try:
         for run in runs:
             run.start()
-        joined: Sections = {}
         for run in runs:
             _join(joined, run.result())
     finally:
         context.stop.set()  # on Ctrl-C or an error, readers end within one block
-    if observed is not None:
-        _join(joined, {"process": Section(facts={"read_whole": _is_complete(observed)})})
-    for name, facts in (overrides or {}).items():
-        known = joined.get(name, Section())
-        joined[name] = Section(facts={**known.facts, **facts}, volatile=known.volatile)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Fingerprint.build(__version__, created, joined)
+    return joined
 
 
 def _of_process(context: Context, process: psutil.Process) -> Context:

@@ -72,12 +72,12 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
     text, a server, a weaker strength of hashing), is not compared, be it on one side or on both (see
     `not_compared`).
     """
-    vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
+    hidden, pasted = set(not_compared(base, now)), is_pasted(base) or is_pasted(now)
     changes = []
     for section, field in _fields(base, now):
-        before, after = base.get(section, field), now.get(section, field)
-        if _is_hidden(before, after, vary, pasted):
+        if f"{section}.{field}" in hidden:
             continue
+        before, after = base.get(section, field), now.get(section, field)
         if pasted:
             before, after = _common(before, after)
         if not _reads_equal(before, after):

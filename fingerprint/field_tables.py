@@ -27,33 +27,11 @@ class Field:
     """Where it is read."""
 
 
-_FAMILIES = {
-    "cublas": "cuBLAS and CUDA",
-    "torch": "PyTorch",
-    "inductor": "TorchInductor",
-    "triton": "Triton",
-    "nccl": "NCCL",
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM",
-    "nim": "NVIDIA NIM",
-    "llama.cpp": "llama.cpp",
-    "ollama": "Ollama",
-    "cpu": "CPU libraries",
-    "amd": "AMD ROCm",
-    "transformer-engine": "Transformer Engine",
-    "deepinfer": "DeepInfer",
-    "seeds": "Python",
-}
 _VARIABLES = (
     ("batch_invariance", "the switches that promise results independent of the batch", ""),
     ("engine_seed", "the engine's own seed", "command line; the server"),
     ("on_policy_target", "SGLang: whose kernels to equal", "command line; the server"),
-    *(
-        (name, f"variable of {_FAMILIES[family]}", "")
-        for family, names in VARIABLES.items()
-        for name in names
-    ),
+    *((name, f"variable of {owner}", "") for owner, names in VARIABLES.items() for name in names),
 )
 
 FIELDS: dict[str, tuple[Field, ...]] = {

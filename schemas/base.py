@@ -88,8 +88,8 @@ class Record(BaseModel):
         """Dotted names of the fields that this version of rip does not know, nested ones included."""
         names = [prefix + name for name in (self.model_extra or {})]
         for name in type(self).model_fields:
-            for place, record in _records_in(getattr(self, name), prefix + name):
-                names += record.unknown_fields(f"{place}.")
+            for location, record in _records_in(getattr(self, name), prefix + name):
+                names += record.unknown_fields(f"{location}.")
         return names
 
     @model_serializer(mode="wrap")
@@ -104,15 +104,15 @@ class Record(BaseModel):
         }
 
 
-def _records_in(value: Any, place: str) -> Iterator[tuple[str, Record]]:
+def _records_in(value: Any, location: str) -> Iterator[tuple[str, Record]]:
     if isinstance(value, Record):
-        yield place, value
+        yield location, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _records_in(item, f"{place}.{key}")
+            yield from _records_in(item, f"{location}.{key}")
     elif isinstance(value, list) and value and isinstance(value[0], Record):
         for index, item in enumerate(value):
-            yield from _records_in(item, f"{place}.{index}")
+            yield from _records_in(item, f"{location}.{index}")
 
 
 class Document(Record):
@@ -231,8 +231,8 @@ def describe_validation_error(error: ValidationError, names: bool = True) -> str
     messages: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
         # Where a field takes several types, pydantic puts each type's name into the location.
-        place = ".".join(str(part) for part in fault["loc"] if part not in _UNION_MEMBERS) or "document"
-        messages.setdefault(place, []).append(fault["msg"].removeprefix("Value error, "))
-    lines = [f"{place}: " * names + ", or ".join(texts) for place, texts in messages.items()]
+        location = ".".join(str(part) for part in fault["loc"] if part not in _UNION_MEMBERS) or "document"
+        messages.setdefault(location, []).append(fault["msg"].removeprefix("Value error, "))
+    lines = [f"{location}: " * names + ", or ".join(texts) for location, texts in messages.items()]
     more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
     return "; ".join(lines[:3]) + more

@@ -78,9 +78,13 @@ class RipError(Exception):
 def _one_line(text: str) -> str:
     # Messages quote file names, keys and what engines said; none of their line breaks or terminal
     # sequences may reach the terminal.
-    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    return printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def printable(text: str) -> str:
+    """Text without the control characters that a request id or a file name can carry to a terminal."""
     return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in joined
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
 
 

@@ -166,6 +166,11 @@ def unavailable(reason: str, source: str) -> Fact:
     return Fact(unavailable=reason, source=source)
 
 
+def fact_or(value: Any, source: str, otherwise: str) -> Fact:
+    """A reading; where it came out empty (None, no text, no entry), the reason in its place."""
+    return fact(value, source) if value else unavailable(otherwise, source)
+
+
 class Section(Record):
     """The facts of one section. `volatile` ones (clocks, free memory, pids, times) enter no digest."""
 

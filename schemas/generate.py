@@ -15,23 +15,8 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import (
-    base,
-    change,
-    check,
-    claim,
-    envelope,
-    fingerprint,
-    narrow,
-    recorded_ops,
-    reference,
-    sequences,
-    trace,
-    verdict,
-    zoom,
-)
-from .base import Document
-from .findings import command, evidence, execution, reasons, rows, statement, tokens, unseen
+from . import change, check, envelope, fingerprint, narrow, recorded_ops, trace, verdict
+from .base import Document, Record
 
 FOLDER = Path(__file__).parent / "json"
 
@@ -45,14 +30,6 @@ DOCUMENTS: dict[str, type[Document]] = {
     "verdict.json": verdict.Verdict,
     "zoom-header.json": recorded_ops.ZoomHeader,
 }
-
-
-_MODULES = (
-    *(base, change, check, claim, envelope, fingerprint, narrow, recorded_ops, reference, sequences, trace),
-    *(verdict, zoom),
-    *(command, evidence, execution, reasons, rows, statement, tokens, unseen),
-)
-"""Where the documents and their parts are written down."""
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -78,12 +55,18 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
 
 
 def _field_descriptions() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for module in _MODULES:
-        for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.ClassDef):
-                found[node.name] = dict(_described_fields(node))
-    return found
+    return {
+        node.name: dict(_described_fields(node))
+        for module in sorted(_modules_of_parts(Record))
+        for node in ast.parse(inspect.getsource(sys.modules[module])).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _modules_of_parts(record: type[Record]) -> set[str]:
+    """Where the documents and their parts are written down: the modules of this package with such classes."""
+    found = set().union(*map(_modules_of_parts, record.__subclasses__()))
+    return found | ({record.__module__} if record.__module__.startswith(f"{__package__}.") else set())
 
 
 def _described_fields(node: ast.ClassDef) -> list[tuple[str, str]]:

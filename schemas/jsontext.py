@@ -61,7 +61,8 @@ def parse_json_object(text: str | bytes, where: str) -> JsonObject:
         value = json.loads(
             text.removeprefix("\ufeff"), object_pairs_hook=unique, parse_constant=not_json, parse_float=finite
         )
-        _check_depth(value, where)
+        if is_deeper(value, MAX_DEPTH):
+            raise _too_deep(where)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise BadInput(
@@ -100,13 +101,13 @@ def _syntax_error(error: json.JSONDecodeError, where: str) -> BadInput:
         return BadInput(f"{where}: empty", "give a file that holds a JSON object")
     one_line = "\n" not in error.doc.strip("\r\n")
     column = min(error.pos, len(error.doc.rstrip())) + 1
-    place = f"column {column}" if one_line else f"line {error.lineno}, column {error.colno}"
+    location = f"column {column}" if one_line else f"line {error.lineno}, column {error.colno}"
     fix = (
         "give one JSON object; a request set (one object a line) ends in .jsonl"
         if error.msg == "Extra data"
         else "correct the text at that place"
     )
-    return BadInput(f"{where}: not JSON: {error.msg} ({place})", fix)
+    return BadInput(f"{where}: not JSON: {error.msg} ({location})", fix)
 
 
 def whole_document(path: Path, line: bytes, most_bytes: int) -> JsonObject | list[Any] | None:
@@ -147,20 +148,18 @@ def _too_deep(where: str) -> BadInput:
     return BadInput(f"{where}: JSON nested more than {MAX_DEPTH} deep", "give a flatter document")
 
 
-def _check_depth(value: Any, where: str) -> None:
+def is_deeper(value: Any, depth: int) -> bool:
+    """Whether objects and arrays are nested more than `depth` deep."""
     kinds = (dict, list)
     holders = [value] if isinstance(value, kinds) else []
-    for _ in range(MAX_DEPTH):
-        if not holders:
-            return
+    for _ in range(depth):
         holders = [
             child
             for holder in holders
             for child in (holder.values() if isinstance(holder, dict) else holder)
             if isinstance(child, kinds)
         ]
-    if holders:
-        raise _too_deep(where)
+    return bool(holders)
 
 
 def exactly_representable(value: Any) -> Any:

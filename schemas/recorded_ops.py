@@ -50,20 +50,9 @@ TENSOR_FIELDS: tuple[Column, ...] = (
 
 @dataclass(frozen=True)
 class OpTensor:
-    """One input or output tensor of an op.
+    """One input or output tensor of an op: what `TENSOR_FIELDS` says.
 
-    Attributes:
-        name: The argument's name in the op's schema, with an index where it is a list (`tensors.0`); `out`,
-            `out.1` for results.
-        shape: Elements along each axis.
-        stride: Elements between neighbours along each axis.
-        dtype: torch name without the prefix.
-        storage_offset: Elements before the first one.
-        digest: BLAKE3 (128 bits) of the elements in logical order, so independent of strides; empty where
-            the tensor has no defined content.
-        parameter: The parameter or buffer whose memory it is in; empty for an activation.
-        producer: Index of the op that wrote this memory last in the recorded pass; −1: none did.
-        data: The elements in logical order, where they were kept.
+    The digest is empty where the content is undefined; being of logical order, it does not depend on strides.
     """
 
     name: str
@@ -80,16 +69,7 @@ class OpTensor:
 
 @dataclass(frozen=True)
 class Op:
-    """One dispatched op.
-
-    Attributes:
-        index: Ordinal in the recorded pass, ops outside the scope included.
-        module: Canonical path of the module that it ran in; empty: in none that is named.
-        call: Which run of that module in the pass.
-        name: Op and overload: `aten.mm.default`.
-        occurrence: How many ops of that name ran before it in the same call of the module.
-        arguments: Arguments that are no tensors, in words.
-    """
+    """One dispatched op: what `COLUMNS` says; `name` is its column `op`."""
 
     index: int
     module: str

@@ -236,14 +236,14 @@ def _from_version_1(old: JsonObject) -> JsonObject:
         site = {**site, "unseen": [] if site.get("unseen") is None else [sentence(site["unseen"])]}
     causes = []
     for cause in old.get("causes", []):
-        words, confirm = cause.get("tells"), cause.get("confirm")
+        confirm = cause.get("confirm")
         causes.append(
             {
                 **{name: value for name, value in cause.items() if name != "tells"},
                 "evidence": [sentence(text) for text in cause["evidence"]],
                 "missing": [sentence(text) for text in cause.get("missing", [])],
                 "confirm": None if confirm is None else {"purpose": "not known", "text": confirm},
-                "interpretation_text": words,
+                "interpretation_text": cause.get("tells"),
             }
         )
     new = {**old, "levels": levels, "first_site": site, "causes": causes}

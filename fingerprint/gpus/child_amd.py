@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from operator import methodcaller
 
 from .child_protocol import report
 
@@ -30,9 +30,6 @@ def main() -> None:
     report("count", "", lambda: len(handles))
     for index, handle in enumerate(handles):
         for name, call in _CALLS.items():
-            report(name, str(index), partial(_call, amdsmi, call, handle))
+            # An older package lacks some, which is a failure of that reading.
+            report(name, str(index), partial(methodcaller(call, handle), amdsmi))
     amdsmi.amdsmi_shut_down()
-
-
-def _call(amdsmi: Any, name: str, handle: Any) -> Any:
-    return getattr(amdsmi, name)(handle)  # an older package lacks some

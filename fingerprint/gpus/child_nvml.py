@@ -107,6 +107,10 @@ def _processes(nv: Any, handle: Any) -> list[dict[str, Any]]:
     ]
 
 
+def _clocks(nv: Any, handle: Any, read: Reader) -> dict[str, Any]:
+    return {"sm": read(handle, nv.NVML_CLOCK_SM), "memory": read(handle, nv.NVML_CLOCK_MEM)}
+
+
 STABLE: dict[str, Reader] = {
     "name": lambda nv, gpu: nv.nvmlDeviceGetName(gpu),
     "uuid": lambda nv, gpu: nv.nvmlDeviceGetUUID(gpu),
@@ -123,14 +127,8 @@ STABLE: dict[str, Reader] = {
     "persistence_mode": lambda nv, gpu: name_of(_ENABLED, nv.nvmlDeviceGetPersistenceMode(gpu)),
     "compute_mode": lambda nv, gpu: name_of(_COMPUTE_MODES, nv.nvmlDeviceGetComputeMode(gpu)),
     "power_limit_w": lambda nv, gpu: nv.nvmlDeviceGetPowerManagementLimit(gpu) / 1000,
-    "application_clocks_mhz": lambda nv, gpu: {
-        "sm": nv.nvmlDeviceGetApplicationsClock(gpu, nv.NVML_CLOCK_SM),
-        "memory": nv.nvmlDeviceGetApplicationsClock(gpu, nv.NVML_CLOCK_MEM),
-    },
-    "max_clocks_mhz": lambda nv, gpu: {
-        "sm": nv.nvmlDeviceGetMaxClockInfo(gpu, nv.NVML_CLOCK_SM),
-        "memory": nv.nvmlDeviceGetMaxClockInfo(gpu, nv.NVML_CLOCK_MEM),
-    },
+    "application_clocks_mhz": lambda nv, gpu: _clocks(nv, gpu, nv.nvmlDeviceGetApplicationsClock),
+    "max_clocks_mhz": lambda nv, gpu: _clocks(nv, gpu, nv.nvmlDeviceGetMaxClockInfo),
     "pcie_max_link": lambda nv, gpu: {
         "generation": nv.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
         "width": nv.nvmlDeviceGetMaxPcieLinkWidth(gpu),
@@ -141,10 +139,7 @@ STABLE: dict[str, Reader] = {
     "fabric": _fabric,
 }
 VOLATILE: dict[str, Reader] = {
-    "clocks_mhz": lambda nv, gpu: {
-        "sm": nv.nvmlDeviceGetClockInfo(gpu, nv.NVML_CLOCK_SM),
-        "memory": nv.nvmlDeviceGetClockInfo(gpu, nv.NVML_CLOCK_MEM),
-    },
+    "clocks_mhz": lambda nv, gpu: _clocks(nv, gpu, nv.nvmlDeviceGetClockInfo),
     "clock_event_reasons": lambda nv, gpu: hex(nv.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
     "performance_state": lambda nv, gpu: f"P{nv.nvmlDeviceGetPerformanceState(gpu)}",
     "temperature_c": lambda nv, gpu: nv.nvmlDeviceGetTemperature(gpu, nv.NVML_TEMPERATURE_GPU),

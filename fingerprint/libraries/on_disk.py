@@ -9,7 +9,7 @@ import os
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -112,21 +112,19 @@ class LibrarySearch:
 
     def torch_pins(self) -> dict[str, str]:
         """The exact versions of `nvidia-*` packages that the installed torch asks for: name → version."""
-        for folder in self.site_folders:
-            for path in self._dist_infos(folder):
-                if path.name.startswith("torch-"):
-                    text = _text(path / "METADATA", _MAX_METADATA_BYTES)
-                    return {name.lower(): version for name, version in _PIN.findall(text)}
+        for path in self._all_dist_infos():
+            if path.name.startswith("torch-"):
+                text = _text(path / "METADATA", _MAX_METADATA_BYTES)
+                return {name.lower(): version for name, version in _PIN.findall(text)}
         return {}
 
     def nvidia_packages(self) -> dict[str, str]:
         """The installed `nvidia-*` packages: name → version."""
         found: dict[str, str] = {}
-        for folder in self.site_folders:
-            for path in self._dist_infos(folder):
-                if path.name.startswith("nvidia_"):
-                    name, version = _named(path)
-                    found.setdefault(name, version)
+        for path in self._all_dist_infos():
+            if path.name.startswith("nvidia_"):
+                name, version = _named(path)
+                found.setdefault(name, version)
         return found
 
     def torch_needs(self) -> frozenset[str]:
@@ -201,6 +199,9 @@ class LibrarySearch:
             return location if location.exists() else None
         except (proc.Unread, OSError, ValueError):
             return None
+
+    def _all_dist_infos(self) -> Iterator[Path]:
+        return (path for folder in self.site_folders for path in self._dist_infos(folder))
 
     def _dist_infos(self, folder: str) -> list[Path]:
         location = self._reach(folder)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
-from ...schemas.fingerprint import Fact, fact, unavailable
+from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
-from .hashing import unreadable
+from .hashing import report_unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
 from .weights import not_read
 
@@ -59,12 +60,15 @@ def folder_facts(
         "quantization_config_sha256": quantization,
         "dtype": _from_config(config, _dtype),
         "architecture": _from_config(config, _architecture),
-        "vocab_size": _from_config(config, _size("vocab_size")),
-        "context_length": _from_config(config, _size("max_position_embeddings")),
+        "vocab_size": _from_config(config, partial(_size, name="vocab_size")),
+        "context_length": _from_config(config, partial(_size, name="max_position_embeddings")),
         "code": _code(folder),
-        "adapters": fact({_name(path, folder): _adapter(path, digests) for path in adapters}, ADAPTER_CONFIG)
-        if strength == "verified" or not adapters
-        else not_read(strength),
+        "adapters": not_read(strength)
+        if adapters and strength != "verified"
+        else fact(
+            {"." if path == folder else path.name: _adapter(path, digests) for path in adapters},
+            ADAPTER_CONFIG,
+        ),
     }
 
 
@@ -94,27 +98,27 @@ def sampling_defaults(folder: Path) -> Fact:
 def _from_config(config: dict[str, Any] | str, read: Callable[[dict[str, Any]], str | int | None]) -> Fact:
     if isinstance(config, str):
         return unavailable(config, CONFIG)
-    value = read(config)
-    return fact(value, CONFIG) if value else unavailable(f"{CONFIG} does not state it", CONFIG)
+    return fact_or(read(config), CONFIG, f"{CONFIG} does not state it")
 
 
 def _dtype(config: dict[str, Any]) -> str | None:
-    text_config = config.get("text_config")
-    for holder in (config, text_config if isinstance(text_config, dict) else {}):
-        if dtype := holder.get("dtype") or holder.get("torch_dtype"):
-            return str(dtype)
+    dtype = _stated(config, "dtype", "torch_dtype")
+    return str(dtype) if dtype else None
+
+
+def _size(config: dict[str, Any], name: str) -> int | None:
+    value = _stated(config, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _stated(config: dict[str, Any], *names: str) -> Any:
+    """The first of some entries that is stated; models with several parts state them for their text."""
+    text = config.get("text_config")
+    for holder in (config, text if isinstance(text, dict) else {}):
+        for name in names:
+            if value := holder.get(name):
+                return value
     return None
-
-
-def _size(name: str) -> Callable[[dict[str, Any]], int | None]:
-    """A reader of a size, which models with several parts state for their text."""
-
-    def read(config: dict[str, Any]) -> int | None:
-        text = config.get("text_config")
-        value = config.get(name) or (text.get(name) if isinstance(text, dict) else None)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-    return read
 
 
 def _architecture(config: dict[str, Any]) -> str | None:
@@ -128,12 +132,11 @@ def _architecture(config: dict[str, Any]) -> str | None:
 
 def _quantization(folder: Path, config: dict[str, Any] | str) -> tuple[Fact, Fact]:
     """The method, and the digest of the whole configuration."""
-    if isinstance(config, dict):
-        text = config.get("text_config")
-        for holder in (config, text if isinstance(text, dict) else {}):
-            for name in ("quantization_config", "compression_config"):
-                if stated := holder.get(name):
-                    return _stated_quantization(stated, CONFIG, None)
+    stated = (
+        _stated(config, "quantization_config", "compression_config") if isinstance(config, dict) else None
+    )
+    if stated is not None:
+        return _stated_quantization(stated, CONFIG, None)
     for name, method in _QUANTIZATION_FILES.items():
         if (folder / name).is_file():
             return _stated_quantization(read_object(folder / name), name, method)
@@ -150,7 +153,7 @@ def _stated_quantization(stated: Any, source: str, otherwise: str | None) -> tup
     algorithm = inner.get("quant_algo") if isinstance(inner, dict) else None
     method = stated.get("quant_method") or (otherwise and " ".join(filter(None, (otherwise, algorithm))))
     return (
-        fact(str(method), source) if method else unavailable(f"{source} does not state it", source),
+        fact_or(method and str(method), source, f"{source} does not state it"),
         fact(sha256_of(stated), source),
     )
 
@@ -163,10 +166,8 @@ def _code(folder: Path) -> Fact:
     digests: dict[str, str] = {}
     for path in sorted(folder.glob("*.py")):
         if path.is_file():
-            try:
+            with report_unreadable(path):
                 digests[path.name] = hashlib.sha256(read_small(path)).hexdigest()
-            except OSError as error:
-                raise unreadable(path, error) from None
     return fact(digests, "file-sha256:verified")
 
 
@@ -189,7 +190,3 @@ def _base(config: dict[str, Any] | str) -> str | None:
         return None
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     return (f"{name}@{revision}" if revision else str(name)) if name else None
-
-
-def _name(adapter: Path, folder: Path) -> str:
-    return "." if adapter == folder else adapter.name

@@ -55,11 +55,6 @@ class GgufHeader:
     """Where the tensors lie, or why that is unknown."""
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """All key-value pairs of a GGUF file. Errors as for `read_header`."""
-    return read_header(path).metadata
-
-
 def read_header(path: Path) -> GgufHeader:
     """Metadata and tensor places of a GGUF file.
 

@@ -54,16 +54,6 @@ CACHE_FROM_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class FileDigest:
-    """What is known of one file's bytes."""
-
-    sha256: str
-    size: int
-    cached: bool
-    """The digest was computed by an earlier run over this very state of the file."""
-
-
-@dataclass(frozen=True)
 class Job:
     """What is wanted of one file."""
 
@@ -85,20 +75,7 @@ class Reading:
     """The same of the windows of each tensor (see `tensors.py`)."""
     size: int
     cached: bool
-
-
-def hash_files(
-    paths: Sequence[Path],
-    progress: Progress | None = None,
-    cache: DigestCache | None = None,
-    stop: threading.Event | None = None,
-) -> dict[Path, FileDigest]:
-    """SHA-256 of every file. Arguments and errors as for `read_files`."""
-    readings = read_files([Job(path) for path in paths], progress, cache, stop)
-    return {
-        path: FileDigest(reading.sha256 or "", reading.size, reading.cached)
-        for path, reading in readings.items()
-    }
+    """The digests were computed by an earlier run over this very state of the file."""
 
 
 def read_files(
@@ -198,10 +175,8 @@ class _Plan:
 
     @classmethod
     def of(cls, job: Job, cache: DigestCache | None) -> _Plan:
-        try:
+        with report_unreadable(job.path):
             state = job.path.stat()
-        except OSError as error:
-            raise unreadable(job.path, error) from None
         if job.layout is not None and _identity(job.layout.state) != _identity(state):
             raise _changed(job.path)
         tensors = job.layout.tensors if job.layout is not None else ()
@@ -284,10 +259,8 @@ class _Piece:
 @contextmanager
 def _reading(path: Path, state: os.stat_result) -> Iterator[FileIO]:
     """A file open for reading that is, before and after, in the state that was planned for."""
-    try:
+    with report_unreadable(path):
         file = open_regular(path)
-    except OSError as error:
-        raise unreadable(path, error) from None
     with file:
         _check_state(file, path, state)
         yield file
@@ -305,7 +278,7 @@ def _blocks(
     """(offset, bytes) from `begin` to `end`; a block is valid until the next one is asked for."""
     buffer = memoryview(bytearray(min(BLOCK_BYTES, end - begin)))
     offset = begin
-    try:
+    with report_unreadable(path):
         file.seek(begin)
         while offset < end:
             if stop.is_set():
@@ -315,8 +288,6 @@ def _blocks(
                 raise _changed(path)
             yield offset, buffer[:count]
             offset += count
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:
@@ -327,8 +298,16 @@ def _changed(path: Path) -> BadInput:
     return BadInput(f"{path} changed while it was read", "wait until nothing writes to it, then try again")
 
 
-def unreadable(path: Path, error: OSError) -> BadInput:
-    """The error for a file that the system refuses to read."""
-    return BadInput(
-        f"{path} could not be read: {error.strerror}", "check that the file is there and readable"
-    )
+@contextmanager
+def report_unreadable(path: Path) -> Iterator[None]:
+    """Turns what the system says while `path` is read into an error for people.
+
+    Raises:
+        BadInput: The file cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"{path} could not be read: {error.strerror}", "check that the file is there and readable"
+        ) from None

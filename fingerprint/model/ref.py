@@ -38,7 +38,6 @@ _CHECK = "check the path and its permissions"
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[A-Za-z0-9][\w.-]*))?")
 _MAIN = "main"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<suffix>\.\w+)")
-_GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 
 
 @dataclass(frozen=True)
@@ -205,10 +204,15 @@ def _check_numbered(found: list[Path], name: str) -> None:
         (match["stem"], match["parts"], match["suffix"]) for match in map(_SHARD.fullmatch, present) if match
     }
     for stem, parts, suffix in sorted(series):
-        names = [f"{stem}-{part:05d}-of-{parts}{suffix}" for part in range(1, int(parts) + 1)]
+        names = _series(stem, parts, suffix)
         missing = [shard for shard in names if shard not in present]
         if missing:
             raise _missing(name, len(missing), len(names), missing[0])
+
+
+def _series(stem: str, parts: str, suffix: str) -> list[str]:
+    """The names of files that belong together; `parts` is their number as it stands in each."""
+    return [f"{stem}-{part:05d}-of-{parts}{suffix}" for part in range(1, int(parts) + 1)]
 
 
 def _indexed_files(folder: Path, index: str, name: str) -> tuple[Path, ...]:
@@ -238,16 +242,12 @@ def _gguf(path: Path, name: str) -> ModelRef:
     if magic != GGUF_MAGIC:
         raise BadInput(f"{name}: not a GGUF file", "give a .gguf file, or the folder that holds config.json")
     parts: tuple[Path, ...] = (path,)
-    if match := _GGUF_PART.fullmatch(path.name):
-        count = int(match["parts"])
-        parts = tuple(
-            path.with_name(f"{match['stem']}-{part:05d}-of-{match['parts']}.gguf")
-            for part in range(1, count + 1)
-        )
+    if (match := _SHARD.fullmatch(path.name)) and match["suffix"] == ".gguf":
+        parts = tuple(path.with_name(name) for name in _series(match["stem"], match["parts"], ".gguf"))
         missing = [part.name for part in parts if not part.is_file()]
         if missing or not parts:
             raise BadInput(
-                f"{name}: {len(missing)} of {count} parts are missing", "put all parts into one folder"
+                f"{name}: {len(missing)} of {len(parts)} parts are missing", "put all parts into one folder"
             )
     return ModelRef(kind="gguf", name=name, path=parts[0], weight_files=parts, tokenizer_files=())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
-from ...schemas.fingerprint import Fact, fact, unavailable
+from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import read_any_object, read_object
 from .ref import VOCABULARY_PATTERNS, ModelRef
 from .weights import VERIFIED
@@ -71,9 +71,9 @@ def folder_tokenizer(model: ModelRef, digests: Mapping[Path, str], cache: Digest
         {
             "sha256": fact(sha256_of(files), VERIFIED),
             "files": fact(files, VERIFIED),
-            "special_tokens": fact(_with_ids(roles, ids.get), "tokenizer files")
-            if roles
-            else unavailable("the tokenizer files give no token a role", "tokenizer files"),
+            "special_tokens": fact_or(
+                _with_ids(roles, ids.get), "tokenizer files", "the tokenizer files give no token a role"
+            ),
         },
         {role: token for role, token in roles.items() if isinstance(token, str)},
     )
@@ -101,9 +101,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         {
             "sha256": fact(sha256_of(tokenizer), "gguf-metadata"),
             "files": unavailable("the tokenizer is inside the GGUF file", "gguf-metadata"),
-            "special_tokens": fact(shown, "gguf-metadata")
-            if shown
-            else unavailable("the file gives no token a role", "gguf-metadata"),
+            "special_tokens": fact_or(shown, "gguf-metadata", "the file gives no token a role"),
         },
         roles,
     )

@@ -15,7 +15,7 @@ from ...schemas.base import sha256_of
 from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
 from .gguf_metadata import GgufHeader
-from .hashing import Job, Reading, ReadOptions, read_files, sample_tensors, unreadable
+from .hashing import Job, Reading, ReadOptions, read_files, report_unreadable, sample_tensors
 from .hub_cache import claim_of
 from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
@@ -26,18 +26,9 @@ VERIFIED = "file-sha256:verified"
 TENSORS_VERIFIED = "tensor-blake3:verified"
 TENSORS_SAMPLED = "tensor-windows-8x4096-blake3:sampled"
 HEADER = "weights-header"
-WEIGHT_FIELDS = (
-    "sha256",
-    "files",
-    "tensors_root",
-    "tensors",
-    "sampled_root",
-    "sampled_tensors",
-    "layout_sha256",
-    "tensor_dtypes",
-    "weights_metadata_sha256",
-    "contradicted_claims",
-)
+_TENSOR_FIELDS = ("tensors_root", "tensors", "sampled_root", "sampled_tensors")
+_HEADER_FIELDS = ("layout_sha256", "tensor_dtypes", "weights_metadata_sha256")
+WEIGHT_FIELDS = ("sha256", "files", *_TENSOR_FIELDS, *_HEADER_FIELDS, "contradicted_claims")
 Layouts = Mapping[Path, Layout | LayoutFault]
 
 
@@ -64,12 +55,13 @@ def layouts_of(files: Sequence[Path], gguf: Mapping[Path, GgufHeader]) -> Layout
 def _layout(path: Path) -> Layout | LayoutFault:
     if path.suffix != ".safetensors":
         return LayoutFault("pickled tensors are not read; convert the model to safetensors")
-    try:
-        return safetensors_layout(path)
-    except LayoutFault as fault:
-        return fault
-    except OSError as error:
-        raise unreadable(path, error) from None
+    found: Layout | LayoutFault
+    with report_unreadable(path):
+        try:
+            found = safetensors_layout(path)
+        except LayoutFault as fault:
+            found = fault
+    return found
 
 
 def read_weights(
@@ -101,9 +93,7 @@ def read_weights(
         if options.strength == "sampled":
             facts |= tensors.sampled(sample_tensors(tensors.layouts, options.stop))
         else:
-            facts |= dict.fromkeys(
-                ("tensors_root", "tensors", "sampled_root", "sampled_tensors"), not_read("claimed")
-            )
+            facts |= dict.fromkeys(_TENSOR_FIELDS, not_read("claimed"))
     facts |= tensors.described()
     return Weights(
         {name: facts[name] for name in WEIGHT_FIELDS},
@@ -121,22 +111,16 @@ def not_read(strength: Strength) -> Fact:
 
 
 def _verified(weights: Mapping[Path, Reading], is_fast: bool) -> dict[str, Fact]:
-    claims = {path: claim_of(path) for path in weights}
+    if is_fast:
+        reason = "left out with --fast: tensors_root covers every tensor"
+        names = ("sha256", "files", "contradicted_claims")
+        return dict.fromkeys(names, unavailable(reason, "strength:verified"))
+    files = {path.name: {"sha256": reading.sha256, "size": reading.size} for path, reading in weights.items()}
     contradicted = {
         path.name: {"claimed": claim.sha256, "read": reading.sha256, "by": claim.source}
         for path, reading in weights.items()
-        if (claim := claims[path]) is not None
-        and reading.sha256 is not None
-        and claim.sha256 != reading.sha256
+        if (claim := claim_of(path)) is not None and claim.sha256 != reading.sha256
     }
-    if is_fast:
-        reason = "left out with --fast: tensors_root covers every tensor"
-        return {
-            "sha256": unavailable(reason, "strength:verified"),
-            "files": unavailable(reason, "strength:verified"),
-            "contradicted_claims": unavailable(reason, "strength:verified"),
-        }
-    files = {path.name: {"sha256": reading.sha256, "size": reading.size} for path, reading in weights.items()}
     return {
         "sha256": fact(_of_files(files), VERIFIED),
         "files": fact(files, VERIFIED),
@@ -157,7 +141,8 @@ def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
             reason = f"{path.name} is claimed to be {claim.sha256[:12]}…, but {layout}"
             reasons.insert(0, unavailable(reason, claim.source))  # says more than that a claim is missing
         else:
-            files[path.name] = {"sha256": claim.sha256, "size": _size(path)}
+            with report_unreadable(path):
+                files[path.name] = {"sha256": claim.sha256, "size": path.stat().st_size}
             sources.add(claim.source)
     source = "+".join(sorted(sources))
     return {
@@ -165,13 +150,6 @@ def _claimed(layouts: Layouts, strength: Strength) -> dict[str, Fact]:
         "files": reasons[0] if reasons else fact(files, source),
         "contradicted_claims": not_read(strength),
     }
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _of_files(files: Mapping[str, Mapping[str, Any]]) -> str:
@@ -210,10 +188,7 @@ class _Tensors:
     def described(self) -> dict[str, Fact]:
         """What the headers alone say."""
         if self.reason is not None:
-            return dict.fromkeys(
-                ("layout_sha256", "tensor_dtypes", "weights_metadata_sha256"),
-                unavailable(self.reason, HEADER),
-            )
+            return dict.fromkeys(_HEADER_FIELDS, unavailable(self.reason, HEADER))
         tensors = self.all()
         metadata = {sha256_of(layout.metadata) for layout in self.layouts.values()}
         return {
@@ -247,8 +222,7 @@ class _Tensors:
 
     def _unknown(self) -> dict[str, Fact]:
         assert self.reason is not None
-        names = ("tensors_root", "tensors", "sampled_root", "sampled_tensors")
-        return dict.fromkeys(names, unavailable(self.reason, HEADER))
+        return dict.fromkeys(_TENSOR_FIELDS, unavailable(self.reason, HEADER))
 
     def _with(self, digests: Mapping[Path, Sequence[bytes]]) -> list[tuple[Tensor, bytes]]:
         return [

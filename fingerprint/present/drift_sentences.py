@@ -17,22 +17,18 @@ if TYPE_CHECKING:
     from ...schemas.change import Drift
 
 
-HEADINGS = {
-    "semantic": "Semantic in doubt",
-    "token": "Tokens in doubt",
-    "numeric": "Numbers in doubt",
-    "bitwise": "Bitwise equality in doubt",
-    "no rule": "No rule",
-    "none": "None directly at risk",
+RISKS = {
+    "semantic": ("Semantic in doubt", "The answers themselves may change. Expect no stronger level to hold."),
+    "token": ("Tokens in doubt", "The same logits may give different tokens."),
+    "numeric": ("Numbers in doubt", "The logits may leave any tolerance that was measured before."),
+    "bitwise": (
+        "Bitwise equality in doubt",
+        "Results may no longer be bit-identical. A replay shows whether tokens change.",
+    ),
+    "no rule": ("No rule", "No rule states what these put at risk."),
+    "none": ("None directly at risk", "A rule says that these alone change no result."),
 }
-MEANINGS = {
-    "semantic": "The answers themselves may change. Expect no stronger level to hold.",
-    "token": "The same logits may give different tokens.",
-    "numeric": "The logits may leave any tolerance that was measured before.",
-    "bitwise": "Results may no longer be bit-identical. A replay shows whether tokens change.",
-    "no rule": "No rule states what these put at risk.",
-    "none": "A rule says that these alone change no result.",
-}
+"""Group of changes → heading, and what it means."""
 CLOSING = "A rule names the level in doubt. Whether it was lost is known only after a replay."
 _READ_ALL = "run rip as the user who owns the process, or as root, and read it again"
 _SHOWN_FIELDS = 4
@@ -115,8 +111,7 @@ def group_changes(changes: list[Change]) -> list[Group]:
     return [
         Group(
             group,
-            HEADINGS[group],
-            MEANINGS[group],
+            *RISKS[group],
             [_row(change) for change in members],
             list_replays(members),
         )

@@ -51,11 +51,10 @@ _NPU_VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
 
 def probe(context: Context) -> dict[str, Section]:
     """Fields `amd`, `ascend`, `intel_xpu` and `torch_npu` of section `gpus`."""
-    amd, ascend, intel = _amd(context), _ascend(context), _intel(context)
     facts = {
-        "amd": amd,
-        "ascend": ascend,
-        "intel_xpu": intel,
+        "amd": _amd(context),
+        "ascend": _run_tool(_ASCEND_TOOL, context, _read_npu_smi),
+        "intel_xpu": _run_tool(_INTEL_TOOL, context, _read_xpu_smi),
         "torch_npu": python_packages.read_version("torch_npu"),
     }
     if driver_query.why_absent(driver_query.NVML) is not None:
@@ -102,11 +101,12 @@ def _run_tool(command: tuple[str, ...], context: Context, read: Callable[[str], 
 
 
 def _amd(context: Context) -> Fact:
+    has_tool = shutil.which(_AMD_TOOL[0]) is not None
     if importlib.util.find_spec("amdsmi") is not None:
         reading = _read_amdsmi(context)
-        if reading.value is not None or shutil.which(_AMD_TOOL[0]) is None:
+        if reading.value is not None or not has_tool:
             return reading
-    if shutil.which(_AMD_TOOL[0]) is None:
+    if not has_tool:
         return unavailable("amd-smi is not on the PATH, and the package amdsmi is not installed", "amd-smi")
     return _run_tool(_AMD_TOOL, context, _read_amd)
 
@@ -163,10 +163,6 @@ def _stated(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in _NOT_STATED}
 
 
-def _ascend(context: Context) -> Fact:
-    return _run_tool(_ASCEND_TOOL, context, _read_npu_smi)
-
-
 def _read_npu_smi(text: str) -> dict[str, Any]:
     """The table of `npu-smi info`: two rows a chip, the second one with its PCI bus id and memory."""
     devices: dict[str, Any] = {}
@@ -181,10 +177,6 @@ def _read_npu_smi(text: str) -> dict[str, Any]:
             npu = (row[1], row[2])
     versions = _NPU_VERSION.search(text)
     return {"devices": devices, **({"driver_version": versions[2]} if versions else {})}
-
-
-def _intel(context: Context) -> Fact:
-    return _run_tool(_INTEL_TOOL, context, _read_xpu_smi)
 
 
 def _read_xpu_smi(text: str) -> dict[str, Any]:

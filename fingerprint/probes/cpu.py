@@ -10,14 +10,14 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_VISIBLE, Fact, Section, fact, fact_or, unavailable
 from ..fields.machine_fields import NUMERIC_ISA
 from ..process import proc, root_files
 
 if TYPE_CHECKING:
     from .context import Context
 
-UNTOLD_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
+NOT_VISIBLE_FROM_OUTSIDE = f"{NOT_VISIBLE}process"
 FROM_INSIDE = "only the process itself can tell: run rip inside it, or read the trace of a replay"
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -32,18 +32,17 @@ def probe(context: Context) -> dict[str, Section]:
         "signature": no_cpuinfo if info is None else _signature(info),
         "isa_available": no_cpuinfo if info is None else _isa(info),
         "logical_cpus": fact(os.cpu_count() or 1, "os.cpu_count"),
-        **(_of_this_process() if context.pid is None else _of_process(context.pid, context.root)),
     }
+    if context.pid is None:
+        facts |= {"usable_cpus": _usable_cpus(), "cgroup_quota": _cgroup_quota(), **_thread_pools()}
+    else:
+        facts |= _of_process(context.pid, context.root)
     return {"cpu": Section(facts=facts)}
-
-
-def _of_this_process() -> dict[str, Fact]:
-    return {"usable_cpus": _usable_cpus(), "cgroup_quota": _cgroup_quota(), **_thread_pools()}
 
 
 def _of_process(pid: int, root: Path) -> dict[str, Fact]:
     """What the kernel shows of another process; its thread pools are visible from inside only."""
-    inside = unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)
+    inside = unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE)
     try:
         usable = fact(len(proc.usable_cpus(pid)), "/proc/PID/status")
         quota = _quota_of(pid, root)
@@ -77,20 +76,16 @@ def _cpuinfo() -> dict[str, str] | None:
 def _model(info: dict[str, str] | None) -> Fact:
     if info and (name := info.get("model name") or info.get("CPU part")):
         return fact(name, "proc-cpuinfo")
-    name = platform.processor()
-    return (
-        fact(name, "platform.processor")
-        if name
-        else unavailable("the system does not name it", "proc-cpuinfo")
-    )
+    if name := platform.processor():
+        return fact(name, "platform.processor")
+    return unavailable("the system does not name it", "proc-cpuinfo")
 
 
 def _signature(info: dict[str, str]) -> Fact:
-    parts = [info[key] for key in ("vendor_id", "cpu family", "model", "stepping") if key in info]
-    parts += [
-        info[key] for key in ("CPU implementer", "CPU architecture", "CPU variant", "CPU part") if key in info
-    ]
-    return fact("-".join(parts), "proc-cpuinfo") if parts else unavailable("not stated", "proc-cpuinfo")
+    of_x86 = ("vendor_id", "cpu family", "model", "stepping")
+    of_arm = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+    stated = "-".join(info[key] for key in (*of_x86, *of_arm) if key in info)
+    return fact_or(stated, "proc-cpuinfo", "not stated")
 
 
 def _isa(info: dict[str, str]) -> Fact:
@@ -142,9 +137,7 @@ def _thread_pools() -> dict[str, Fact]:
             key: value for key, value in known.items() if value is not None
         }
     return {
-        name: fact(found, "threadpoolctl")
-        if found
-        else unavailable(f"no {name} library is loaded in this process", "threadpoolctl")
+        name: fact_or(found, "threadpoolctl", f"no {name} library is loaded in this process")
         for name, found in pools.items()
     }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,88 +31,85 @@ class CacheFolder:
     name: str
 
 
-def _triton(context: Context) -> list[CacheFolder]:
-    # Triton's knobs.py: TRITON_CACHE_DIR, else .triton/cache below TRITON_HOME or the home folder.
-    return [
-        _first(
-            context,
-            ("TRITON_CACHE_DIR", ""),
-            ("TRITON_HOME", "/.triton/cache"),
-            default=CacheFolder(f"{locations.home(context)}/.triton/cache", "~/.triton/cache"),
-        )
-    ]
+@dataclass(frozen=True)
+class KernelCache:
+    """Where a tool keeps its kernels."""
+
+    default: str | None = None
+    """The folder where no variable names one; None: there is none then. In braces the home folder, the user's
+    `cache` folder, the `temporary` folder and the name of the `user`."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Variables that name the folder, with what the tool appends to each; the first that is set counts."""
+    also: str | None = None
+    """A variable that names a further folder."""
+    packaged: tuple[str, ...] = ()
+    """Folders in the tool's package, below `site-packages`."""
+
+    def folders(self, context: Context) -> list[CacheFolder]:
+        """Where the process would look."""
+        named = [
+            CacheFolder(value.rstrip("/") + below, f"${variable}{below}")
+            for variable, below in self.variables
+            if (value := context.environ.get(variable))
+        ][:1]
+        found = named or ([_default(context, self.default)] if self.default else [])
+        if self.also and (value := context.environ.get(self.also)):
+            found.append(CacheFolder(value, f"${self.also}"))
+        return found + _in_packages(context, self.packaged)
 
 
-def _inductor(context: Context) -> list[CacheFolder]:
-    # torch/_inductor/runtime/cache_dir_utils.py
-    name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", locations.user(context))
-    temporary = next(
-        (found for key in ("TMPDIR", "TEMP", "TMP") if (found := context.environ.get(key))), "/tmp"
+def _default(context: Context, pattern: str) -> CacheFolder:
+    temporary = (context.environ.get(key) for key in ("TMPDIR", "TEMP", "TMP"))
+    path = pattern.format(
+        home=locations.home(context),
+        cache=locations.xdg_cache(context),
+        temporary=next(filter(None, temporary), "/tmp"),
+        user=re.sub(r'[\\/:*?"<>|]', "_", locations.user(context)),
     )
-    default = CacheFolder(f"{temporary}/{name}", "/tmp/torchinductor_USER")
-    return [_first(context, ("TORCHINDUCTOR_CACHE_DIR", ""), default=default)]
+    return CacheFolder(path, pattern.format(home="~", cache="~/.cache", temporary="/tmp", user="USER"))
 
 
-def _flashinfer(context: Context) -> list[CacheFolder]:
+_VLLM = "vllm/model_executor/layers"
+_SGLANG = "sglang/srt/layers"
+CACHES: dict[str, KernelCache] = {
+    # Triton's knobs.py
+    "triton_cache": KernelCache(
+        "{home}/.triton/cache", (("TRITON_CACHE_DIR", ""), ("TRITON_HOME", "/.triton/cache"))
+    ),
+    # torch/_inductor/runtime/cache_dir_utils.py
+    "inductor_cache": KernelCache("{temporary}/torchinductor_{user}", (("TORCHINDUCTOR_CACHE_DIR", ""),)),
     # flashinfer/jit/env.py; the autotuner's tables lie below it unless a variable moves them.
-    default = CacheFolder(f"{locations.home(context)}/.cache/flashinfer", "~/.cache/flashinfer")
-    found = [_first(context, ("FLASHINFER_WORKSPACE_BASE", "/.cache/flashinfer"), default=default)]
-    return found + _named(context, "FLASHINFER_AUTOTUNE_CACHE_DIR")
-
-
-def _vllm(context: Context) -> list[CacheFolder]:
+    "flashinfer_cache": KernelCache(
+        "{home}/.cache/flashinfer",
+        (("FLASHINFER_WORKSPACE_BASE", "/.cache/flashinfer"),),
+        also="FLASHINFER_AUTOTUNE_CACHE_DIR",
+    ),
     # vllm/envs.py and vllm/compilation/backends.py
-    return [_below(_vllm_root(context), "torch_compile_cache")]
-
-
-def _vllm_autotune(context: Context) -> list[CacheFolder]:
+    "vllm_compile_cache": KernelCache(
+        "{cache}/vllm/torch_compile_cache", (("VLLM_CACHE_ROOT", "/torch_compile_cache"),)
+    ),
     # vllm/model_executor/warmup/flashinfer_autotune_cache.py
-    default = _below(_vllm_root(context), "flashinfer_autotune_cache")
-    return _named(context, "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR") or [default]
-
-
-def _vllm_root(context: Context) -> CacheFolder:
-    default = CacheFolder(f"{locations.xdg_cache(context)}/vllm", "~/.cache/vllm")
-    return _first(context, ("VLLM_CACHE_ROOT", ""), default=default)
-
-
-def _sglang(context: Context) -> list[CacheFolder]:
+    "vllm_autotune_cache": KernelCache(
+        "{cache}/vllm/flashinfer_autotune_cache",
+        (("VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", ""), ("VLLM_CACHE_ROOT", "/flashinfer_autotune_cache")),
+    ),
+    "vllm_tuned_configs": KernelCache(
+        also="VLLM_TUNED_CONFIG_FOLDER",
+        packaged=(f"{_VLLM}/fused_moe/configs", f"{_VLLM}/quantization/utils/configs"),
+    ),
     # sglang/srt/environ.py: Triton, Inductor, FlashInfer and DeepGEMM below one root.
-    default = CacheFolder(f"{locations.xdg_cache(context)}/sglang", "~/.cache/sglang")
-    return [_first(context, ("SGLANG_JIT_CACHE_ROOT", ""), ("SGLANG_CACHE_DIR", ""), default=default)]
-
-
-def _deep_gemm(context: Context) -> list[CacheFolder]:
-    default = CacheFolder(f"{locations.home(context)}/.deep_gemm", "~/.deep_gemm")
-    return [_first(context, ("SGLANG_DG_CACHE_DIR", ""), ("DG_JIT_CACHE_DIR", ""), default=default)]
-
-
-def _vllm_tuned(context: Context) -> list[CacheFolder]:
-    layers = "vllm/model_executor/layers"
-    packaged = [f"{layers}/fused_moe/configs", f"{layers}/quantization/utils/configs"]
-    return _named(context, "VLLM_TUNED_CONFIG_FOLDER") + _in_packages(context, packaged)
-
-
-def _sglang_tuned(context: Context) -> list[CacheFolder]:
-    layers = "sglang/srt/layers"
-    packaged = [
-        f"{layers}/moe/moe_runner/triton_utils/configs",
-        f"{layers}/moe/fused_moe_triton/configs",  # where older releases have them
-        f"{layers}/quantization/configs",
-    ]
-    return _named(context, "SGLANG_MOE_CONFIG_DIR") + _in_packages(context, packaged)
-
-
-CACHES: dict[str, Callable[[Context], list[CacheFolder]]] = {
-    "triton_cache": _triton,
-    "inductor_cache": _inductor,
-    "flashinfer_cache": _flashinfer,
-    "vllm_compile_cache": _vllm,
-    "vllm_autotune_cache": _vllm_autotune,
-    "vllm_tuned_configs": _vllm_tuned,
-    "sglang_cache": _sglang,
-    "sglang_tuned_configs": _sglang_tuned,
-    "deep_gemm_cache": _deep_gemm,
+    "sglang_cache": KernelCache("{cache}/sglang", (("SGLANG_JIT_CACHE_ROOT", ""), ("SGLANG_CACHE_DIR", ""))),
+    "sglang_tuned_configs": KernelCache(
+        also="SGLANG_MOE_CONFIG_DIR",
+        packaged=(
+            f"{_SGLANG}/moe/moe_runner/triton_utils/configs",
+            f"{_SGLANG}/moe/fused_moe_triton/configs",  # where older releases have them
+            f"{_SGLANG}/quantization/configs",
+        ),
+    ),
+    "deep_gemm_cache": KernelCache(
+        "{home}/.deep_gemm", (("SGLANG_DG_CACHE_DIR", ""), ("DG_JIT_CACHE_DIR", ""))
+    ),
 }
 """Field → the folders that it is read from."""
 
@@ -122,8 +118,8 @@ def probe(context: Context) -> dict[str, Section]:
     """The fields of `CACHES`; where several folders have something, each under its name."""
     deadline = time.monotonic() + LIMIT_S
     facts, searched = {}, {}
-    for name, find in CACHES.items():
-        where = find(context)
+    for name, kept in CACHES.items():
+        where = kept.folders(context)
         facts[name] = _read(context, where, deadline)
         searched[name] = [
             redact.text(cache.path.encode("utf-8", "backslashreplace").decode()) for cache in where
@@ -159,24 +155,9 @@ def _read(context: Context, where: list[CacheFolder], deadline: float) -> Fact:
     return fact(found if len(found) > 1 else next(iter(found.values())), "files")
 
 
-def _first(context: Context, *candidates: tuple[str, str], default: CacheFolder) -> CacheFolder:
-    """The folder of the first variable that is set, each with what the tool appends to it."""
-    for variable, below in candidates:
-        if value := context.environ.get(variable):
-            return CacheFolder(value.rstrip("/") + below, f"${variable}{below}")
-    return default
-
-
-def _named(context: Context, variable: str) -> list[CacheFolder]:
-    value = context.environ.get(variable)
-    return [CacheFolder(value, f"${variable}")] if value else []
-
-
-def _below(cache: CacheFolder, folder: str) -> CacheFolder:
-    return CacheFolder(f"{cache.path}/{folder}", f"{cache.name}/{folder}")
-
-
-def _in_packages(context: Context, relative: list[str]) -> list[CacheFolder]:
+def _in_packages(context: Context, relative: tuple[str, ...]) -> list[CacheFolder]:
+    if not relative:
+        return []
     top = relative[0].partition("/")[0]
     for folder in locations.package_folders(context):
         if root_files.is_folder(context.root, f"{folder}/{top}"):

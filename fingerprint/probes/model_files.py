@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
 from ...schemas.errors import BadInput
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from ...schemas.fingerprint import Fact, Section, fact, fact_or, unavailable
 from ..model.digest_cache import DigestCache
 from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
 from ..model.gguf_metadata import GgufHeader, read_header
@@ -171,9 +171,8 @@ def _template_facts(
         absent = unavailable("the model has no chat template", source)
         return dict.fromkeys(_TEMPLATE_FIELDS, absent)
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in templates.items()}
-    default = digests.get("default")
     return {
-        "sha256": fact(default, source) if default else unavailable("no template is the default one", source),
+        "sha256": fact_or(digests.get("default"), source, "no template is the default one"),
         "named": fact(digests, source),
         **rendered_facts(templates, tokenizer.special_tokens, cache),
     }
@@ -196,9 +195,7 @@ def _gguf(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[We
         ),
         "sampling": Section(
             facts={
-                "model_defaults": fact(sampling, "gguf-metadata")
-                if sampling
-                else unavailable("the file states no sampling defaults", "gguf-metadata")
+                "model_defaults": fact_or(sampling, "gguf-metadata", "the file states no sampling defaults")
             }
         ),
     }
@@ -214,11 +211,7 @@ def _gguf_facts(metadata: Mapping[str, Any], headers: Mapping[Path, GgufHeader])
     tokens = metadata.get("tokenizer.ggml.tokens")
 
     def stated(value: Any) -> Fact:
-        return (
-            fact(value, "gguf-metadata")
-            if value
-            else unavailable("the file does not state it", "gguf-metadata")
-        )
+        return fact_or(value, "gguf-metadata", "the file does not state it")
 
     def none(what: str) -> Fact:
         return unavailable(f"a GGUF file has no {what}", "gguf-metadata")

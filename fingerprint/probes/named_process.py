@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from ...schemas.fingerprint import Fact, Section, fact, fact_or, unavailable
 from ..engine_arguments import command_line
 from ..engine_arguments.command_line import CONFIG_FILES, Engine
 from ..engine_arguments.meaning import EXPECTED, fields_of
@@ -21,10 +21,10 @@ from ..process import proc, python_packages, root_files
 from ..process.proc import mapped_files
 from ..process.python_packages import Python, python_of
 from ..untrusted import redact
-from .cpu import FROM_INSIDE, UNTOLD_FROM_OUTSIDE
+from .cpu import FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE
 from .process_workers import process_section
-from .torch_env import CPU_FLAGS, FLAGS, VERSION_FILE, versions_in
+from .torch_env import CPU_FLAGS, FLAGS, VERSION_FILE, versions_beside
 
 if TYPE_CHECKING:
     from .context import Context
@@ -39,7 +39,6 @@ _NOT_RUN = "a program does not tell its version unless it is run: ask its server
 _NOT_INSTALLED = "its package is not installed where its Python looks"
 _MAX_EXECUTABLE_BYTES = 256 * 1024 * 1024
 _MAX_CONFIG_BYTES = 1024 * 1024
-_MAX_VERSION_BYTES = 65536
 _Read = TypeVar("_Read")
 
 
@@ -117,7 +116,7 @@ def probe(context: Context) -> dict[str, Section]:
     sections["engine"] |= _engine_facts(named, engine)
     sections["frameworks"] = _frameworks(named)
     sections["kernels"] = _kernels(named)
-    sections["cpu"] = dict.fromkeys(CPU_FLAGS, unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE))
+    sections["cpu"] = dict.fromkeys(CPU_FLAGS, unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE))
     contract = unavailable("the engine samples by its own rules, not by rip's", "rip")
     sections["sampling"] = {"contract_version": contract, **sections.get("sampling", {})}
     sections["replica"] = {"id": unavailable("a process does not name its replica: ask with --url", "rip")}
@@ -153,8 +152,9 @@ def _settings(named: Named, engine: Engine | None) -> dict[str, dict[str, Fact]]
     arguments = command_line.arguments_of(engine, named.context.environ)
     for (section, field), value in fields_of(engine.name, arguments).items():
         sections.setdefault(section, {})[field] = fact(redact.value(value), COMMAND_LINE)
-    none = unavailable("it was started without arguments", COMMAND_LINE)
-    sections["engine"]["arguments"] = fact(redact.value(arguments), COMMAND_LINE) if arguments else none
+    sections["engine"]["arguments"] = fact_or(
+        redact.value(arguments), COMMAND_LINE, "it was started without arguments"
+    )
     for name in CONFIG_FILES:
         if isinstance(path := arguments.get(name), str):
             sections["engine"]["config_file_sha256"] = named.sha256(path, _MAX_CONFIG_BYTES)
@@ -188,7 +188,7 @@ def _environment(named: Named, engine: Engine) -> Fact:
         and name not in ALL_VARIABLES
         and not redact.is_secret(name)
     }
-    return fact(found, LAUNCH_SOURCE) if found else unavailable("none is set", LAUNCH_SOURCE)
+    return fact_or(found, LAUNCH_SOURCE, "none is set")
 
 
 def _frameworks(named: Named) -> dict[str, Fact]:
@@ -199,31 +199,26 @@ def _frameworks(named: Named) -> dict[str, Fact]:
         reason = str(python) if isinstance(python, proc.Unread) else _NO_PYTHON
         return dict.fromkeys(names, unavailable(reason, source))
     torch = python_packages.read_build("torch", named.package_folders)
-    unknown = unavailable("not found in the interpreter's file", source)
+    unknown = "not found in the interpreter's file"
     return {
         "python": fact(python.version, source),
-        "python_implementation": fact("CPython", source) if python.compiler else unknown,
-        "python_compiler": fact(python.compiler, source) if python.compiler else unknown,
+        "python_implementation": fact_or(python.compiler and "CPython", source, unknown),
+        "python_compiler": fact_or(python.compiler, source, unknown),
         **{name: python_packages.read_build(name, named.package_folders) for name in FRAMEWORK_PACKAGES},
         "torch": torch if torch.unavailable is not None else fact(torch.value["version"], torch.source),
         "torch.build": torch,
-        **dict.fromkeys(FLAGS, unavailable(FROM_INSIDE, UNTOLD_FROM_OUTSIDE)),
+        **dict.fromkeys(FLAGS, unavailable(FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE)),
         **_torch_versions(named, python),
     }
 
 
 def _torch_versions(named: Named, python: Python) -> dict[str, Fact]:
     """Commit and HIP version of the torch that is installed; of CUDA speaks section `libraries`."""
-    for folder in python.folders:
-        try:
-            text = root_files.read_file(named.context.root, f"{folder}/{VERSION_FILE}", _MAX_VERSION_BYTES)
-        except proc.Unread:
-            continue
-        versions = versions_in(text.decode("utf-8", "replace"))
-        return {name: reading for name, reading in versions.items() if name != "cuda"}
-    return dict.fromkeys(
-        ("torch.git_version", "torch.hip"), unavailable("torch is not installed", VERSION_FILE)
-    )
+    names = ("torch.git_version", "torch.hip")
+    versions = versions_beside(named.context.root, python.folders)
+    if versions is None:
+        return dict.fromkeys(names, unavailable("torch is not installed", VERSION_FILE))
+    return {name: versions[name] for name in names}
 
 
 def _kernels(named: Named) -> dict[str, Fact]:

@@ -14,7 +14,7 @@ from . import locations
 if TYPE_CHECKING:
     from .context import Context
 
-SETTINGS = frozenset(VARIABLES["nccl"]) | {
+SETTINGS = frozenset(VARIABLES["NCCL"]) | {
     "NCCL_BUFFSIZE",
     "NCCL_CROSS_NIC",
     "NCCL_CUMEM_ENABLE",

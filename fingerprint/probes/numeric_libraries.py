@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, fact_or, unavailable
 from ..fields.machine_fields import FileState
 from ..libraries.findings import (
     Library,
@@ -32,6 +32,7 @@ from ..present.findings import describe_library
 from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations
+from .torch_env import versions_beside
 
 if TYPE_CHECKING:
     from .context import Context
@@ -44,7 +45,6 @@ NO_COPY = "no copy was found: not loaded, not in site-packages, LD_LIBRARY_PATH 
 NOT_LOADED = "the process has not loaded it"
 MAX_HASHED_BYTES = 64 << 20
 """Libraries without a build-id are hashed: OpenBLAS in numpy's wheels has 25 MB and takes 20 ms."""
-_TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", re.MULTILINE)
 
 
 def probe(context: Context) -> dict[str, Section]:
@@ -66,16 +66,12 @@ def probe(context: Context) -> dict[str, Section]:
         # What a running process has not loaded does not compute in it, however near it lies.
         chosen = {family: item for family, item in chosen.items() if item.loaded is not None}
     facts = _versions(context, chosen, problem)
-    facts["loaded"] = _loaded_fact(known, problem, context)
+    facts["loaded"] = _loaded_fact(known, problem)
     families = [*QUERIED, *sorted({item.family for item in known if item.loaded is None} - set(QUERIED))]
     for family in families:
         facts[f"{family}_copies"] = _copies([item for item in known if item.family == family])
     packages, pins = search.nvidia_packages(), search.torch_pins()
-    facts["installed_packages"] = (
-        fact(packages, "dist-info")
-        if packages
-        else unavailable("no nvidia-* package is installed", "dist-info")
-    )
+    facts["installed_packages"] = fact_or(packages, "dist-info", "no nvidia-* package is installed")
     findings = [*check_libraries(known, packages, pins), *apart]
     facts["warnings"] = fact(
         _clean([describe_library(finding) for finding in findings]), "proc-maps, dist-info, elf"
@@ -195,26 +191,28 @@ def _version_from_names(item: Library) -> Fact:
     return fact(".".join(version.split(".")[: PARTS.get(item.family, 3)]), source)
 
 
-def _loaded_fact(known: list[Library], problem: str | None, context: Context) -> Fact:
-    loaded = [item for item in known if item.loaded is not None]
+def _loaded_fact(known: list[Library], problem: str | None) -> Fact:
+    loaded = {item.label: _described(item, item.loaded) for item in known if item.loaded is not None}
     if problem is not None or not loaded:
         return unavailable(problem or "no numeric library is loaded", "proc-maps")
-    return fact(_clean({item.label: _described(item, item.loaded) for item in loaded}), "proc-maps, elf")
+    return fact(_clean(loaded), "proc-maps, elf")
 
 
-def _described(item: Library, loaded: LoadedLibrary | None) -> dict[str, Any]:
+def _described(item: Library, loaded: LoadedLibrary) -> dict[str, Any]:
     entry: dict[str, Any] = {"family": item.family}
     if item.build_id is not None:
         entry["build_id"] = item.build_id
-    elif loaded is not None and loaded.file is not None and (digest := _sha256(loaded)) is not None:
+    elif (digest := _sha256(loaded)) is not None:
         entry["sha256"] = digest
-    elif loaded is not None:
+    else:
         entry["no_build_id"] = loaded.reason
-    if item.package is not None:
-        entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
-    if loaded is not None:
-        entry["state"] = _state(loaded).value
-    return entry
+    return entry | _package(item) | {"state": _state(loaded).value}
+
+
+def _package(item: Library) -> dict[str, str]:
+    if item.package is None:
+        return {}
+    return {"package": str(item.package) + ("" if item.package.as_installed else ", changed since")}
 
 
 def _state(loaded: LoadedLibrary) -> FileState:
@@ -252,28 +250,18 @@ def _copies(items: list[Library]) -> Fact:
             entry["build_id"] = item.build_id
         if item.file_version is not None:
             entry["version"] = item.file_version
-        if item.package is not None:
-            entry["package"] = str(item.package) + ("" if item.package.as_installed else ", changed since")
-        value[item.label] = entry
+        value[item.label] = entry | _package(item)
     return fact(_clean(value), "site-packages, LD_LIBRARY_PATH, ld.so.cache, proc-maps")
 
 
 def _cuda(search: LibrarySearch, cudart: Library | None, version: Fact) -> Fact:
     """The CUDA that torch is built for, else the runtime that is there."""
-    for folder in search.site_folders:
-        try:
-            text = root_files.read_file(search.root, f"{folder}/torch/version.py", 1 << 16).decode(
-                "utf-8", "replace"
-            )
-        except proc.Unread:
-            continue
-        if match := _TORCH_CUDA.search(text):
-            return fact(match[1], "torch/version.py")
-        if cudart is None or cudart.loaded is None:
-            return unavailable("torch is built without CUDA", "torch/version.py")
-    return (
-        version if cudart is not None else unavailable("neither torch nor a CUDA runtime was found", "cudart")
-    )
+    torch = versions_beside(search.root, search.site_folders)
+    if torch is not None and (torch["cuda"].value is not None or cudart is None or cudart.loaded is None):
+        return torch["cuda"]
+    if cudart is None:
+        return unavailable("neither torch nor a CUDA runtime was found", "cudart")
+    return version
 
 
 def _clean(value: Any) -> Any:

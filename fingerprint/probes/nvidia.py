@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.fingerprint import NOT_SET, Fact, Section, absent_text, fact, is_absent_text, unavailable
 from ..gpus import child_nvml, driver_query
 from ..gpus.driver_query import CUDA, CUDA_NO_DEVICE, NVML, DriverQuery, DriverReadings
+from ..libraries.version_child import thousands
 
 if TYPE_CHECKING:
     from .context import Context
@@ -181,7 +182,7 @@ def cuda_version(number: Fact) -> Fact:
     """13000 → "13.0"."""
     if not isinstance(number.value, int):
         return number
-    return fact(f"{number.value // 1000}.{number.value % 1000 // 10}", number.source)
+    return fact(thousands(number.value), number.source)
 
 
 def _summary(seen: DriverReadings) -> Fact:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, fact_or, unavailable
 from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
 from ..process import proc, root_files
 from ..process.proc import mapped_files
@@ -38,10 +38,10 @@ def probe_variables(context: Context) -> dict[str, Section]:
         return {"determinism": Section(facts=dict.fromkeys([*ALL_VARIABLES, "batch_invariance"], unread))}
     facts = {name: _variable(name, context.environ, source) for name in ALL_VARIABLES}
     switched = [name for name in BATCH_INVARIANCE_VARIABLES if name in context.environ]
-    facts["batch_invariance"] = (
-        fact(" ".join(f"{name}={facts[name].value}" for name in switched), source)
-        if switched
-        else unavailable(f"none of {', '.join(BATCH_INVARIANCE_VARIABLES)} is set", source)
+    facts["batch_invariance"] = fact_or(
+        " ".join(f"{name}={facts[name].value}" for name in switched),
+        source,
+        f"none of {', '.join(BATCH_INVARIANCE_VARIABLES)} is set",
     )
     return {"determinism": Section(facts=facts)}
 
@@ -100,7 +100,7 @@ def _libc() -> Fact:
         version = os.confstr("CS_GNU_LIBC_VERSION")
     except (ValueError, OSError, AttributeError):
         version = None
-    return fact(version, "confstr") if version else unavailable("not the GNU C library", "confstr")
+    return fact_or(version, "confstr", "not the GNU C library")
 
 
 def _mapped_libc(root: Path, pid: int) -> Fact:

@@ -82,15 +82,16 @@ def from_text(content: bytes) -> Fingerprint | None:
     return _built(paste)
 
 
+_KINDS = {
+    "vllm.collect_env": re.compile(r"vLLM Version\s*:"),
+    "torch.collect_env": re.compile(r"PyTorch version\s*:"),
+    "transformers.env": re.compile(r"[-*] `?transformers`? version\s*:"),
+}
+"""Report → how a line of it begins. vLLM's holds that of torch."""
+
+
 def _kind(lines: list[str]) -> str | None:
-    text = "\n".join(lines)
-    if re.search(r"^vLLM Version\s*:", text, re.MULTILINE):
-        return "vllm.collect_env"
-    if re.search(r"^PyTorch version\s*:", text, re.MULTILINE):
-        return "torch.collect_env"
-    if re.search(r"^[-*] `?transformers`? version\s*:", text, re.MULTILINE):
-        return "transformers.env"
-    return None
+    return next((kind for kind, begin in _KINDS.items() if any(map(begin.match, lines))), None)
 
 
 def _read(line: str, paste: _Paste) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, unavailable
+from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, fact_or, unavailable
 from ..fields.known_names import ALL_VARIABLES
 from ..process import proc
 from ..untrusted import redact
@@ -97,11 +97,8 @@ def _differing_variables(pid: int, workers: dict[int, str]) -> Fact:
         values = {member: redact.text(environ.get(variable, NOT_SET)) for member, environ in known.items()}
         if len(set(values.values())) > 1:
             differing[variable] = {workers.get(member, "itself"): value for member, value in values.items()}
-    return (
-        fact(differing, LAUNCH_SOURCE)
-        if differing
-        else unavailable("no variable that rip knows differs between it and its workers", LAUNCH_SOURCE)
-    )
+    same = "no variable that rip knows differs between it and its workers"
+    return fact_or(differing, LAUNCH_SOURCE, same)
 
 
 def _accelerators(pid: int, family: tuple[int, ...]) -> Fact:
@@ -119,9 +116,8 @@ def _accelerators(pid: int, family: tuple[int, ...]) -> Fact:
             for pattern, kind in _ACCELERATORS:
                 if pattern.fullmatch(path):
                     found.setdefault(kind, set()).add(path)
-    if not found:
-        return unavailable("no accelerator's device file is open", source)
-    return fact({kind: len(paths) for kind, paths in sorted(found.items())}, source)
+    counts = {kind: len(paths) for kind, paths in sorted(found.items())}
+    return fact_or(counts, source, "no accelerator's device file is open")
 
 
 def _volatile(pid: int, family: tuple[int, ...]) -> dict[str, Fact]:

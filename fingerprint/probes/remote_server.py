@@ -84,8 +84,7 @@ def probe(context: Context) -> dict[str, Section]:
             ["engine.name"], "no endpoint of an engine that rip knows answers", "its endpoints"
         )
         # Several engines answer `/version` alike: it does not say whose version that is.
-        version = reading.ask("/version", "engine.version")
-        reading.add("engine.version", part(version, "version"), "/version")
+        reading.ask_version()
     _add_model_names(models, reading)
     reading.add_volatile("replica.refused", client.refused or None, "HTTP status")
     reading.add_volatile("replica.url", client.url, "--url")

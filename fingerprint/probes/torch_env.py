@@ -6,21 +6,24 @@ the process that ran the model.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import TORCH_NOT_LOADED, Fact, Section, fact, unavailable
-from ..process import python_packages
+from ...schemas.fingerprint import TORCH_NOT_LOADED, Fact, Section, fact, fact_or, unavailable
+from ..process import proc, python_packages, root_files
 from .cpu import torch_loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from .context import Context
 
 VERSION_FILE = "torch/version.py"
+_MAX_VERSION_BYTES = 65536
 _VERSION_LINE = re.compile(
     r"^(git_version|cuda|hip)\b[^=\n]*=\s*(?:'([^'\n]*)'|\"([^\"\n]*)\"|None)\s*$", re.MULTILINE
 )
@@ -131,12 +134,24 @@ def versions_in(text: str) -> dict[str, Fact]:
     return _named_versions(found, VERSION_FILE)
 
 
+def versions_beside(root: Path, folders: Iterable[str]) -> dict[str, Fact] | None:
+    """As `versions_in`, of the first package folder that has torch; None where none has.
+
+    Args:
+        root: View of the file system of the process that would import it.
+        folders: Package folders as that process sees them.
+    """
+    for folder in folders:
+        with contextlib.suppress(proc.Unread):
+            content = root_files.read_file(root, f"{folder}/{VERSION_FILE}", _MAX_VERSION_BYTES)
+            return versions_in(content.decode("utf-8", "replace"))
+    return None
+
+
 def _named_versions(found: dict[str, str | None], source: str) -> dict[str, Fact]:
     reasons = {"git_version": "torch does not name its commit", "cuda": "torch is built without CUDA"}
     reasons["hip"] = "torch is built without ROCm"
     return {
-        ("cuda" if name == "cuda" else f"torch.{name}"): fact(value, source)
-        if (value := found.get(name))
-        else unavailable(reason, source)
+        ("cuda" if name == "cuda" else f"torch.{name}"): fact_or(found.get(name), source, reason)
         for name, reason in reasons.items()
     }

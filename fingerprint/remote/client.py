@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
+from ...schemas.jsontext import is_deeper
 from ..untrusted import redact
 from .address import Server, checked, origin, server_of
 
@@ -304,20 +305,12 @@ def _why(error: OSError) -> str:
 def _parse(body: bytes) -> Any:
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=str)
+        if is_deeper(value, MAX_DEPTH):
+            raise RecursionError
     except UnicodeDecodeError:
         raise NoAnswer("its answer is not UTF-8 text") from None
     except RecursionError:
         raise NoAnswer(f"its answer is nested more than {MAX_DEPTH} deep") from None
     except ValueError:
         raise NoAnswer("its answer is not JSON") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return value
-    raise NoAnswer(f"its answer is nested more than {MAX_DEPTH} deep")
+    return value

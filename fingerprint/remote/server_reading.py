@@ -73,6 +73,10 @@ class ServerReading:
                 raise
         return self.client.get(older).json()
 
+    def ask_version(self, path: str = "/version") -> None:
+        """The engine's version, where a route answers `{"version": …}`."""
+        self.add("engine.version", part(self.ask(path, "engine.version"), "version"), path)
+
     def add(self, name: str, value: Any, source: str) -> None:
         """A reading; nothing where the server states null or an empty text."""
         if value is not None and value != "":

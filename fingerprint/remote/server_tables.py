@@ -106,8 +106,7 @@ def read_ollama(reading: ServerReading) -> None:
 
     No model is loaded for it.
     """
-    version = reading.ask("/api/version", "engine.version")
-    reading.add("engine.version", part(version, "version"), "/api/version")
+    reading.ask_version("/api/version")
     models, source = _list_ollama_models(reading)
     digests = {model["name"]: model.get("digest") for model in models}
     reading.add("model.digests", dict(sorted(digests.items())) or None, source)
@@ -247,8 +246,7 @@ def read_tensorrt_llm(reading: ServerReading) -> None:
 
     `/metrics` and `/perf_metrics` are never read: reading them empties them for whoever collects them.
     """
-    version = reading.ask("/version", "engine.version")
-    reading.add("engine.version", part(version, "version"), "/version")
+    reading.ask_version()
     info = table(reading.ask(_TENSORRT_INFO, "engine.arguments"))
     reading.add_settings("tensorrt-llm", info, _TENSORRT_INFO)
     reading.add_arguments(info, _TENSORRT_INFO)

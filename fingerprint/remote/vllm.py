@@ -58,8 +58,7 @@ def recognise(load: Any) -> str | None:
 
 def read(reading: ServerReading) -> None:
     """Ask everything that changes nothing."""
-    version = reading.ask("/version", "engine.version")
-    reading.add("engine.version", part(version, "version"), "/version")
+    reading.ask_version()
     _read_config(reading)
     _read_metrics(reading)
     read_tokenizer(reading)
@@ -144,7 +143,7 @@ def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read_variables(environ: dict[str, Any], reading: ServerReading) -> None:
-    for name in VARIABLES["vllm"]:
+    for name in VARIABLES["vLLM"]:
         value = environ.get(name)
         if isinstance(value, _PLAIN):
             reading.add(f"determinism.{name}", _as_written(value), _ENV)

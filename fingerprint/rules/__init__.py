@@ -15,12 +15,17 @@ from .base import Compared, Condition, Rule, Source
 __all__ = ["NO_RULE", "RULES", "Compared", "Condition", "Rule", "Source", "advice", "rule_for", "rules_of"]
 
 RULES: tuple[Rule, ...] = (
-    *machine_rules.HOST_RULES,
+    machine_rules.PROBE_RULE,
+    *machine_rules.CPU_RULES,
+    *machine_rules.OS_RULES,
+    *machine_rules.PROCESS_RULES,
     *model_rules.RULES,
     *engine_rules.RULES,
-    *software_rules.PACKAGE_RULES,
+    *software_rules.FRAMEWORK_RULES,
+    *software_rules.KERNEL_RULES,
     *software_rules.LIBRARY_RULES,
     *machine_rules.GPU_RULES,
+    *machine_rules.DRIVER_RULES,
     *variable_rules.RULES,
 )
 """The first row that fits counts; special rows stand before general ones."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
+
+from . import advice
 
 if TYPE_CHECKING:
     from ...schemas.claim import Level
@@ -18,6 +21,9 @@ class Source:
     title: str
     url: str | None = None
     """None: what the rule says follows from what the field is; nobody needs to say it."""
+
+
+BY_CONSTRUCTION = Source("by construction")
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,14 @@ class Rule:
 
     pattern: str
     """`section.field`, with shell wildcards."""
-    risk: Level | None
-    """The weakest promise in doubt; None: none directly."""
     why: str
-    source: Source | tuple[Source, ...]
     replay: str
     """What to replay to know, with rip's own means."""
+    source: Source | tuple[Source, ...] = BY_CONSTRUCTION
     when: Condition | None = None
     """None: always."""
+    risk: Level | None = None
+    """The weakest promise in doubt; None: none directly."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -68,3 +74,21 @@ class Rule:
     def urls(self) -> list[str]:
         """Where its documents are."""
         return [source.url for source in self.sources if source.url is not None]
+
+
+bitwise = partial(Rule, risk="bitwise")
+numeric = partial(Rule, risk="numeric")
+token = partial(Rule, risk="token")
+semantic = partial(Rule, risk="semantic")
+
+
+def harmless(pattern: str, why: str, source: Source = BY_CONSTRUCTION, when: Condition | None = None) -> Rule:
+    """The rule for a change that puts nothing at risk by itself and asks for no replay."""
+    return Rule(pattern, why, advice.NOTHING, source, when)
+
+
+def in_section(section: str, *rules: Rule) -> tuple[Rule, ...]:
+    """Rules whose patterns are names of fields of one section; `a|b*` stands for a rule of each."""
+    return tuple(
+        replace(rule, pattern=f"{section}.{field}") for rule in rules for field in rule.pattern.split("|")
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import canonical_json
@@ -69,6 +71,18 @@ def _same(one: Any, other: Any) -> bool:
     return canonical_json([one]) == canonical_json([other])
 
 
+def _agree(c: Compared, read: Callable[[Fact | None], Any]) -> bool:
+    """Whether what is read of the field is known and the same on both sides."""
+    before = read(c.before)
+    return before is not None and _same(before, read(c.after))
+
+
+def _fields_agree(c: Compared, section: str, *fields: str) -> bool:
+    """Whether other fields of the two fingerprints are known and the same."""
+    pairs = [(_value(c.base.get(section, name)), _value(c.now.get(section, name))) for name in fields]
+    return all(before is not None and _same(before, after) for before, after in pairs)
+
+
 def _version(reading: Fact | None) -> str | None:
     """The version that a reading states, as text or in a table with `version`."""
     value = _value(reading)
@@ -83,25 +97,16 @@ def _release(reading: Fact | None) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def _only_patch(c: Compared) -> bool:
-    before, after = _release(c.before), _release(c.after)
-    return before is not None and before == after and _version(c.before) != _version(c.after)
+def _without_origin(reading: Fact | None) -> dict[str, Any] | None:
+    """A package in all but where it was installed from; None where its files are not known."""
+    value = _value(reading)
+    return {**value, "direct_url": ""} if isinstance(value, dict) and "record_sha256" in value else None
 
 
-def _same_version(c: Compared) -> bool:
-    before, after = _version(c.before), _version(c.after)
-    return before is not None and before == after and isinstance(_value(c.before), dict)
-
-
-def _only_origin(c: Compared) -> bool:
-    """Two tables that agree in all but where a package was installed from."""
-    before, after = _value(c.before), _value(c.after)
-    return (
-        isinstance(before, dict)
-        and isinstance(after, dict)
-        and "record_sha256" in before
-        and _same({**before, "direct_url": ""}, {**after, "direct_url": ""})
-    )
+def _choices(reading: Fact | None) -> Any:
+    """The digest of the winners that autotuning chose."""
+    value = _value(reading)
+    return value.get("choices_sha256") if isinstance(value, dict) else None
 
 
 def _width(fingerprint: Fingerprint) -> int | None:
@@ -115,10 +120,6 @@ def _width(fingerprint: Fingerprint) -> int | None:
     return 1 if count in (0, 1) and not isinstance(count, bool) else None
 
 
-def _one_gpu(c: Compared) -> bool:
-    return _width(c.base) == 1 and _width(c.now) == 1
-
-
 def _as_switch(name: str, reading: Fact | None) -> str | None:
     """A variable's meaning, with absence read as its default; None where nobody states the default."""
     if reading is None:
@@ -130,29 +131,6 @@ def _as_switch(name: str, reading: Fact | None) -> str | None:
     )  # `true` is not `1`: several readers ask for exactly one of them
 
 
-def _means_the_same(c: Compared) -> bool:
-    before, after = _as_switch(c.field, c.before), _as_switch(c.field, c.after)
-    return before is not None and before == after
-
-
-def _equal(section: str, field: str, *others: str) -> Condition:
-    """The field, known on both sides, is equal though the one at hand changed."""
-
-    def holds(c: Compared) -> bool:
-        for name in (field, *others):
-            before, after = _value(c.base.get(section, name)), _value(c.now.get(section, name))
-            if before is None or not _same(before, after):
-                return False
-        return True
-
-    return Condition(f"`{section}.{' and '.join((field, *others))}` known and equal on both sides", holds)
-
-
-def _other_compute_capability(c: Compared) -> bool:
-    before, after = _capabilities(c.before), _capabilities(c.after)
-    return before is not None and after is not None and before != after
-
-
 def _capabilities(reading: Fact | None) -> list[str] | None:
     """The compute capabilities at the end of `NVIDIA H200 9.0`, or of a list of such."""
     value = _value(reading)
@@ -161,8 +139,9 @@ def _capabilities(reading: Fact | None) -> list[str] | None:
     return None if None in found or not found else sorted({match[1] for match in found if match})
 
 
-def _probe_failed(c: Compared) -> bool:
-    return any(side is not None and side.absence is Absence.PROBE_FAILED for side in (c.before, c.after))
+def _other_compute_capability(c: Compared) -> bool:
+    before, after = _capabilities(c.before), _capabilities(c.after)
+    return before is not None and after is not None and before != after
 
 
 def _quantizes(c: Compared) -> bool:
@@ -179,11 +158,6 @@ def _loaded(reading: Fact | None) -> Any:
     return {name: copy for name, copy in value.items() if isinstance(copy, dict) and copy.get("loaded")}
 
 
-def _same_loaded_copy(c: Compared) -> bool:
-    before, after = _loaded(c.before), _loaded(c.after)
-    return before is not None and after is not None and _same(before, after)
-
-
 def _builds(table: Any) -> list[str] | None:
     """The builds in a table of libraries, wherever they lie; None where one of them states no build."""
     if not isinstance(table, dict) or not table:
@@ -198,9 +172,8 @@ def _builds(table: Any) -> list[str] | None:
 
 
 def _same_builds(c: Compared) -> bool:
-    copies = c.field.endswith("_copies")
-    before, after = (_builds(_loaded(side) if copies else _value(side)) for side in (c.before, c.after))
-    return before is not None and before == after
+    read = _loaded if c.field.endswith("_copies") else _value
+    return _agree(c, lambda side: _builds(read(side)))
 
 
 def _on_disk(reading: Fact | None) -> list[str]:
@@ -211,45 +184,51 @@ def _on_disk(reading: Fact | None) -> list[str]:
     return sorted(state for state in (FileState.DELETED, FileState.REPLACED) if state in states)
 
 
-def _same_builds_now_gone(c: Compared) -> bool:
-    return _same_builds(c) and _on_disk(c.before) != _on_disk(c.after)
-
-
-def _same_choices(c: Compared) -> bool:
-    before, after = _value(c.before), _value(c.after)
-    return (
-        isinstance(before, dict)
-        and isinstance(after, dict)
-        and "choices_sha256" in before
-        and _same(before["choices_sha256"], after.get("choices_sha256"))
+def means_the_same(default: str) -> Condition:
+    """A variable is not set on one side, and has its default on the other."""
+    return Condition(
+        f"not set on one side, `{default}` on the other", lambda c: _agree(c, partial(_as_switch, c.field))
     )
 
 
-def _same_version_beside(c: Compared) -> bool:
-    field = c.field.removesuffix("_build_id")
-    before = _value(c.base.get(c.section, field))
-    return before is not None and _same(before, _value(c.now.get(c.section, field)))
+def _equal(section: str, *fields: str) -> Condition:
+    """Other fields are known on both sides and equal, though the one at hand changed."""
+    return Condition(
+        f"`{section}.{' and '.join(fields)}` known and equal on both sides",
+        lambda c: _fields_agree(c, section, *fields),
+    )
 
 
-def means_the_same(default: str) -> Condition:
-    """A variable is not set on one side, and has its default on the other."""
-    return Condition(f"not set on one side, `{default}` on the other", _means_the_same)
-
-
-ONLY_PATCH = Condition("only what follows major and minor number changed", _only_patch)
-SAME_VERSION = Condition("the version is the same: a different build of it", _same_version)
-SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", _same_loaded_copy)
+ONLY_PATCH = Condition(
+    "only what follows major and minor number changed",
+    lambda c: _agree(c, _release) and not _agree(c, _version),
+)
+SAME_VERSION = Condition(
+    "the version is the same: a different build of it",
+    lambda c: _agree(c, _version) and isinstance(_value(c.before), dict),
+)
+SAME_VERSION_BESIDE = Condition(
+    "the version beside it is the same",
+    lambda c: _fields_agree(c, c.section, c.field.removesuffix("_build_id")),
+)
+SAME_LOADED_COPY = Condition("the loaded copy is the same on both sides", lambda c: _agree(c, _loaded))
 SAME_BUILDS = Condition("the loaded builds are the same on both sides", _same_builds)
 SAME_BUILDS_NOW_GONE = Condition(
-    "the loaded builds are the same, files were replaced or deleted since", _same_builds_now_gone
+    "the loaded builds are the same, files were replaced or deleted since",
+    lambda c: _same_builds(c) and _on_disk(c.before) != _on_disk(c.after),
 )
-SAME_CHOICES = Condition("the autotune winners are the same on both sides", _same_choices)
-SAME_VERSION_BESIDE = Condition("the version beside it is the same", _same_version_beside)
-ONLY_ORIGIN = Condition("the installed files are the same, only their origin differs", _only_origin)
-ONE_GPU = Condition("one GPU works on a request, on both sides", _one_gpu)
-
+SAME_CHOICES = Condition("the autotune winners are the same on both sides", lambda c: _agree(c, _choices))
+ONLY_ORIGIN = Condition(
+    "the installed files are the same, only their origin differs", lambda c: _agree(c, _without_origin)
+)
+ONE_GPU = Condition(
+    "one GPU works on a request, on both sides", lambda c: _width(c.base) == 1 and _width(c.now) == 1
+)
 OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
-PROBE_FAILED = Condition("a probe failed on one side", _probe_failed)
+PROBE_FAILED = Condition(
+    "a probe failed on one side",
+    lambda c: any(side and side.absence is Absence.PROBE_FAILED for side in (c.before, c.after)),
+)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
 ONE_SIDE_UNREAD = Condition(
     "known on one side only", lambda c: (_value(c.before) is None) != (_value(c.after) is None)

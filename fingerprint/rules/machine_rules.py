@@ -2,121 +2,68 @@
 
 from __future__ import annotations
 
-from . import advice, sources
-from .base import Rule
+from . import sources
+from .advice import AGAIN, BATCH, DECODE, REPEAT, RESTART, THREADS
+from .base import Rule, bitwise, harmless, in_section
 from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, PROBE_FAILED, SAME_SMS, SAME_TP
-from .sources import BY_CONSTRUCTION
 
 _THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
 _ISA = "kernels are chosen by instruction set and core"
 
-HOST_RULES: tuple[Rule, ...] = (
-    Rule(
-        "*.probe_*",
-        None,
-        "a probe failed on one side, so what it reads is not known there",
-        BY_CONSTRUCTION,
-        advice.AGAIN,
-        PROBE_FAILED,
-    ),
-    # CPU.
-    Rule("cpu.*threads*", "bitwise", _THREADS, sources.MKL_THREADS, advice.THREADS),
-    Rule("cpu.*cpus", "bitwise", _DEFAULT_THREADS, sources.MKL_THREADS, advice.THREADS),
-    Rule(
-        "cpu.cgroup_quota",
-        None,
-        "limits time, not the number of threads",
-        sources.CGROUP,
-        advice.NOTHING,
-    ),
-    Rule(
-        "cpu.openmp",
-        "bitwise",
+PROBE_RULE = Rule(
+    "*.probe_*", "a probe failed on one side, so what it reads is not known there", AGAIN, when=PROBE_FAILED
+)
+
+CPU_RULES: tuple[Rule, ...] = in_section(
+    "cpu",
+    bitwise("*threads*", _THREADS, THREADS, sources.MKL_THREADS),
+    bitwise("*cpus", _DEFAULT_THREADS, THREADS, sources.MKL_THREADS),
+    harmless("cgroup_quota", "limits time, not the number of threads", sources.CGROUP),
+    bitwise(
+        "openmp",
         "a different OpenMP library, or a different number of its threads",
+        THREADS,
         sources.MKL_THREADS,
-        advice.THREADS,
     ),
-    Rule(
-        "cpu.blas",
-        "bitwise",
+    bitwise(
+        "blas",
         "a different BLAS, core type or number of threads",
+        THREADS,
         (sources.OPENBLAS, sources.MKL_CNR),
-        advice.THREADS,
     ),
-    Rule("cpu.*", "bitwise", _ISA, (sources.MKL_CNR, sources.TORCH_ISA), advice.DECODE),
-    # The system.
-    Rule(
-        "os.kernel",
-        None,
-        "it computes no tensors; drivers and devices are listed separately",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "os.container*",
-        None,
-        "what it holds is listed field by field",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule("os.kubernetes", None, "what it starts is listed field by field", BY_CONSTRUCTION, advice.NOTHING),
-    Rule(
-        "os.image*",
-        "bitwise",
-        "a different image may bring different libraries than those listed",
-        BY_CONSTRUCTION,
-        advice.DECODE,
-    ),
-    Rule(
-        "os.*",
-        "bitwise",
-        "a different C library or platform runs beneath the same packages",
-        sources.TORCH,
-        advice.DECODE,
-    ),
-    # Which process, and who works for it.
-    Rule(
-        "process.observed",
-        None,
-        "a different kind of evidence: compare like with like",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "process.read_whole",
-        None,
-        "a process that ended while it was read may be half read",
-        BY_CONSTRUCTION,
-        advice.AGAIN,
-    ),
-    Rule(
-        "process.accelerators",
-        "bitwise",
+    bitwise("*", _ISA, DECODE, (sources.MKL_CNR, sources.TORCH_ISA)),
+)
+
+OS_RULES: tuple[Rule, ...] = in_section(
+    "os",
+    harmless("kernel", "it computes no tensors; drivers and devices are listed separately"),
+    harmless("container*", "what it holds is listed field by field"),
+    harmless("kubernetes", "what it starts is listed field by field"),
+    bitwise("image*", "a different image may bring different libraries than those listed", DECODE),
+    bitwise("*", "a different C library or platform runs beneath the same packages", DECODE, sources.TORCH),
+)
+
+# Which process, and who works for it.
+PROCESS_RULES: tuple[Rule, ...] = in_section(
+    "process",
+    harmless("observed", "a different kind of evidence: compare like with like"),
+    Rule("read_whole", "a process that ended while it was read may be half read", AGAIN),
+    bitwise(
+        "accelerators",
         "a different number of devices is a different split of the work",
+        DECODE,
         sources.VLLM_TP,
-        advice.DECODE,
     ),
-    Rule(
-        "process.workers",
-        "bitwise",
-        "a different number of workers is a different split of the work",
-        sources.VLLM_TP,
-        advice.DECODE,
+    bitwise(
+        "workers", "a different number of workers is a different split of the work", DECODE, sources.VLLM_TP
     ),
-    Rule(
-        "process.worker_cpus",
-        "bitwise",
-        _DEFAULT_THREADS,
-        sources.MKL_THREADS,
-        advice.DECODE,
-    ),
-    Rule(
-        "process.variables_differ",
-        "bitwise",
+    bitwise("worker_cpus", _DEFAULT_THREADS, DECODE, sources.MKL_THREADS),
+    bitwise(
+        "variables_differ",
         "workers that were launched with other settings may compute differently",
+        REPEAT,
         sources.NCCL_HOSTS,
-        advice.REPEAT,
     ),
 )
 
@@ -129,171 +76,89 @@ _NO_RESULT = "it changes no result by itself"
 _PROMISE = "promised only for one architecture and SM count"
 
 
-def _placed(*fields: str) -> tuple[Rule, ...]:
-    """What decides how collectives run: nothing with one GPU, the order of sums with several."""
-    return tuple(
-        rule
-        for field in fields
-        for rule in (
-            Rule(f"gpus.{field}", None, _ONE, BY_CONSTRUCTION, advice.NOTHING, ONE_GPU),
-            Rule(
-                f"gpus.{field}",
-                "bitwise",
-                _PLACEMENT,
-                (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS),
-                advice.REPEAT,
-            ),
-        )
-    )
+# What decides how collectives run: nothing with one GPU, the order of sums with several.
+_PLACED = "rank_order|pci_bus_id|pcie_max_link|numa_node|nvlink|topology|p2p|fabric"
 
 
-GPU_RULES: tuple[Rule, ...] = (
-    Rule(
-        "gpus.name_and_compute_capability",
-        "bitwise",
+GPU_RULES: tuple[Rule, ...] = in_section(
+    "gpus",
+    bitwise(
+        "name_and_compute_capability",
         "a different architecture: different kernels, and no library promises anything across architectures",
+        DECODE,
         (sources.CUBLAS, sources.CUDNN),
-        advice.DECODE,
         OTHER_COMPUTE_CAPABILITY,
     ),
-    Rule(
-        "gpus.name*",
-        "bitwise",
+    bitwise(
+        "name*",
         "cuBLAS's promise covers it (same architecture and SM count), but what is chosen by timing or by "
         "memory may differ",
+        RESTART,
         (sources.CUBLAS, sources.TRITON_AUTOTUNE),
-        advice.RESTART,
         SAME_SMS,
     ),
-    Rule(
-        "gpus.compute_capability",
-        "bitwise",
+    bitwise(
+        "compute_capability",
         "a different architecture: different kernels, and no library promises anything across architectures",
+        DECODE,
         (sources.CUBLAS, sources.CUDNN),
-        advice.DECODE,
     ),
-    Rule(
-        "gpus.sm_count",
-        "bitwise",
+    bitwise(
+        "sm_count",
         "a different number of SMs: work is split over different tiles; promised only for the same number",
+        DECODE,
         sources.CUBLAS,
-        advice.DECODE,
     ),
-    Rule(
-        "gpus.cuda_cores",
-        "bitwise",
-        "it follows the number of SMs",
-        sources.CUBLAS,
-        advice.DECODE,
-    ),
-    Rule(
-        "gpus.count",
-        None,
-        "the parallel layout is stated, and it is the same",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_TP,
-    ),
-    Rule(
-        "gpus.count",
-        "bitwise",
-        "the parallel layout may follow it",
-        sources.VLLM_TP,
-        advice.DECODE,
-    ),
-    Rule(
-        "gpus.installed_count",
-        None,
-        "only those that the process sees compute",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "gpus.cuda_attributes",
-        "bitwise",
+    bitwise("cuda_cores", "it follows the number of SMs", DECODE, sources.CUBLAS),
+    harmless("count", "the parallel layout is stated, and it is the same", when=SAME_TP),
+    bitwise("count", "the parallel layout may follow it", DECODE, sources.VLLM_TP),
+    harmless("installed_count", "only those that the process sees compute"),
+    bitwise(
+        "cuda_attributes",
         "libraries and autotuners choose their tiles by them",
+        RESTART,
         sources.TRITON_AUTOTUNE,
-        advice.RESTART,
     ),
-    Rule(
-        "gpus.memory_total_bytes",
-        "bitwise",
+    bitwise(
+        "memory_total_bytes",
         "it sizes the KV cache, and with it batches and preemption",
+        BATCH,
         (sources.VLLM_PREEMPTION, sources.VLLM_FAQ),
-        advice.BATCH,
     ),
-    Rule(
-        "gpus.mig_uuid",
-        None,
-        "a slice gets a new one each time it is made",
-        sources.MIG,
-        advice.NOTHING,
-    ),
-    Rule(
-        "gpus.mig*",
-        "bitwise",
+    harmless("mig_uuid", "a slice gets a new one each time it is made", sources.MIG),
+    bitwise(
+        "mig*",
         "a slice has fewer SMs and less cache than the whole GPU",
+        DECODE,
         (sources.MIG, sources.CUBLAS),
-        advice.DECODE,
     ),
-    Rule(
-        "gpus.virtualization",
-        "bitwise",
-        "a vGPU has a share of the GPU and a driver branch of its own",
-        BY_CONSTRUCTION,
-        advice.DECODE,
-    ),
-    *_placed("rank_order", "pci_bus_id", "pcie_max_link", "numa_node", "nvlink", "topology", "p2p", "fabric"),
-    Rule(
-        "gpus.CUDA_*",
-        "bitwise",
+    bitwise("virtualization", "a vGPU has a share of the GPU and a driver branch of its own", DECODE),
+    harmless(_PLACED, _ONE, when=ONE_GPU),
+    bitwise(_PLACED, _PLACEMENT, REPEAT, (sources.NCCL_RANKS, sources.NCCL_TOPOLOGY, sources.NCCL_HOSTS)),
+    bitwise(
+        "CUDA_*",
         "chooses which cards compute, and in which order they are ranks",
+        DECODE,
         (sources.CUDA_VARIABLES, sources.NCCL_RANKS),
-        advice.DECODE,
     ),
-    Rule("gpus.uuid", None, _SAME_KIND, BY_CONSTRUCTION, advice.REPEAT),
-    Rule("gpus.serial", None, _SAME_KIND, BY_CONSTRUCTION, advice.REPEAT),
-    Rule("gpus.power_limit_w", None, _TIMING, sources.TRITON_AUTOTUNE, advice.RESTART),
-    Rule("gpus.*clocks_mhz", None, _TIMING, sources.TRITON_AUTOTUNE, advice.RESTART),
-    Rule("gpus.vbios", None, _NO_RESULT, BY_CONSTRUCTION, advice.NOTHING),
-    Rule(
-        "gpus.gsp_firmware",
-        None,
-        "it comes with the driver, which has a rule of its own",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "gpus.ecc_mode",
-        None,
-        "it changes no result; without it a flipped bit goes unseen",
-        sources.NVML,
-        advice.NOTHING,
-    ),
-    Rule("gpus.persistence_mode", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.compute_mode", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.cpu_affinity", None, _NO_RESULT, sources.NVML, advice.NOTHING),
-    Rule("gpus.*", "bitwise", _PROMISE, sources.CUBLAS, advice.DECODE),
-    Rule(
-        "driver.kernel_module",
-        None,
-        "it loads machine code and compiles none",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule("driver.nvml_version", None, "it reads and computes nothing", sources.NVML, advice.NOTHING),
-    Rule(
-        "driver.libraries",
-        "bitwise",
+    Rule("uuid|serial", _SAME_KIND, REPEAT),
+    Rule("power_limit_w|*clocks_mhz", _TIMING, RESTART, sources.TRITON_AUTOTUNE),
+    harmless("vbios", _NO_RESULT),
+    harmless("gsp_firmware", "it comes with the driver, which has a rule of its own"),
+    harmless("ecc_mode", "it changes no result; without it a flipped bit goes unseen", sources.NVML),
+    harmless("persistence_mode|compute_mode|cpu_affinity", _NO_RESULT, sources.NVML),
+    bitwise("*", _PROMISE, DECODE, sources.CUBLAS),
+)
+
+DRIVER_RULES: tuple[Rule, ...] = in_section(
+    "driver",
+    harmless("kernel_module", "it loads machine code and compiles none"),
+    harmless("nvml_version", "it reads and computes nothing", sources.NVML),
+    bitwise(
+        "libraries",
         "a forward-compatibility package brings a different libcuda, and with it a different compiler of PTX",
+        DECODE,
         (sources.CUDA_COMPATIBILITY, sources.CUDA_JIT),
-        advice.DECODE,
     ),
-    Rule(
-        "driver.*",
-        "bitwise",
-        "the driver compiles PTX to machine code of its own",
-        sources.CUDA_JIT,
-        advice.DECODE,
-    ),
+    bitwise("*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
 )

@@ -2,182 +2,88 @@
 
 from __future__ import annotations
 
-from . import advice, sources
-from .base import Rule
+from . import sources
+from .advice import DECODE, INPUT, PRECISION, PREFILL, SAMPLING, WEIGHTS
+from .base import Rule, harmless, numeric, semantic, token
 from .conditions import ONE_SIDE_UNREAD, SAME_RENDERING, SAME_TENSORS
-from .sources import BY_CONSTRUCTION
 
 _RESHARDED = "different files with the same tensors: resharded, renamed or written anew"
 _ALIKE = "the text differs, but every probe conversation renders alike; only ones unlike them could differ"
 
 RULES: tuple[Rule, ...] = (
     # The weights.
-    Rule(
-        "model.sha256",
-        None,
-        _RESHARDED,
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_TENSORS,
-    ),
-    Rule(
-        "model.files",
-        None,
-        _RESHARDED,
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_TENSORS,
-    ),
+    harmless("model.sha256", _RESHARDED, when=SAME_TENSORS),
+    harmless("model.files", _RESHARDED, when=SAME_TENSORS),
     Rule(
         "model.weights_metadata_sha256",
-        None,
         "the tensors are the same; of what stands beside them only a quantizer's layout is computed with",
-        BY_CONSTRUCTION,
-        advice.PREFILL,
-        SAME_TENSORS,
+        PREFILL,
+        when=SAME_TENSORS,
     ),
-    Rule(
-        "model.weights_checksum",
-        None,
-        "never requested, because the same route can overwrite live weights",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
+    harmless("model.weights_checksum", "never requested, because the same route can overwrite live weights"),
+    semantic(
         "model.contradicted_claims",
-        "semantic",
         "a file is not what its name in the cache says: it was written over or damaged",
-        BY_CONSTRUCTION,
-        advice.WEIGHTS,
+        WEIGHTS,
     ),
-    Rule(
+    semantic(
         "model.tensor_dtypes",
-        "semantic",
         "the weights of one side could not be split into tensors: damaged, cut off, or pickled",
-        BY_CONSTRUCTION,
-        advice.WEIGHTS,
-        ONE_SIDE_UNREAD,
+        WEIGHTS,
+        when=ONE_SIDE_UNREAD,
     ),
-    Rule(
-        "model.tensor_dtypes",
-        "numeric",
-        "tensors are stored in a different precision",
-        BY_CONSTRUCTION,
-        advice.PRECISION,
-    ),
-    Rule(
-        "model.code",
-        "semantic",
-        "code beside the weights is part of what the model computes",
-        BY_CONSTRUCTION,
-        advice.DECODE,
-    ),
-    Rule(
+    numeric("model.tensor_dtypes", "tensors are stored in a different precision", PRECISION),
+    semantic("model.code", "code beside the weights is part of what the model computes", DECODE),
+    semantic(
         "model.adapters",
-        "semantic",
         "an adapter adds to every product it targets; one beside the weights is loaded automatically",
-        BY_CONSTRUCTION,
-        advice.WEIGHTS,
+        WEIGHTS,
     ),
-    Rule(
+    semantic(
         "model.generation_config*",
-        "semantic",
         "engines take silent sampling defaults from it",
+        SAMPLING,
         sources.VLLM_SERVER,
-        advice.SAMPLING,
     ),
-    Rule(
-        "model.quantization*",
-        "semantic",
-        "different weights and different kernels compute every product",
-        BY_CONSTRUCTION,
-        advice.WEIGHTS,
-    ),
-    Rule(
+    semantic("model.quantization*", "different weights and different kernels compute every product", WEIGHTS),
+    numeric(
         "model.dtype",
-        "numeric",
         "a different dtype rounds every operation differently",
+        PRECISION,
         sources.TORCH_ACCURACY,
-        advice.PRECISION,
     ),
-    Rule(
+    semantic(
         "model.context_length",
-        "semantic",
         "long prompts are cut elsewhere, and positions may be scaled differently",
-        BY_CONSTRUCTION,
-        advice.INPUT,
+        INPUT,
     ),
-    Rule(
-        "model.*",
-        "semantic",
-        "a different model, or a different configuration of it",
-        BY_CONSTRUCTION,
-        advice.WEIGHTS,
-    ),
+    semantic("model.*", "a different model, or a different configuration of it", WEIGHTS),
     # What turns messages into token ids.
-    Rule(
-        "tokenizer.special_tokens",
-        "semantic",
-        "prompts begin, and answers end, elsewhere",
-        BY_CONSTRUCTION,
-        advice.INPUT,
-    ),
-    Rule(
-        "tokenizer.*", "semantic", "the same text becomes different token ids", BY_CONSTRUCTION, advice.INPUT
-    ),
-    Rule(
-        "template.sha256",
-        None,
-        _ALIKE,
-        BY_CONSTRUCTION,
-        advice.INPUT,
-        SAME_RENDERING,
-    ),
-    Rule(
-        "template.named",
-        None,
-        _ALIKE,
-        BY_CONSTRUCTION,
-        advice.INPUT,
-        SAME_RENDERING,
-    ),
-    Rule(
-        "template.*", "semantic", "the same messages become a different prompt", BY_CONSTRUCTION, advice.INPUT
-    ),
+    semantic("tokenizer.special_tokens", "prompts begin, and answers end, elsewhere", INPUT),
+    semantic("tokenizer.*", "the same text becomes different token ids", INPUT),
+    Rule("template.sha256", _ALIKE, INPUT, when=SAME_RENDERING),
+    Rule("template.named", _ALIKE, INPUT, when=SAME_RENDERING),
+    semantic("template.*", "the same messages become a different prompt", INPUT),
     # What turns logits into tokens.
-    Rule(
-        "sampling.contract_version",
-        "token",
-        "the same logits, fields and seed may choose a different token",
-        BY_CONSTRUCTION,
-        advice.SAMPLING,
+    token(
+        "sampling.contract_version", "the same logits, fields and seed may choose a different token", SAMPLING
     ),
-    Rule(
+    token(
         "sampling.model_defaults",
-        "token",
         "fields that a request does not set get different values",
+        SAMPLING,
         sources.VLLM_SERVER,
-        advice.SAMPLING,
     ),
-    Rule(
+    numeric(
         "sampling.logprobs_mode",
-        "numeric",
         "logprobs are taken before or after the sampler's processing: they are different numbers",
-        BY_CONSTRUCTION,
-        advice.SAMPLING,
+        SAMPLING,
     ),
-    Rule(
+    token(
         "sampling.seed*",
-        "token",
         "a different seed, or a different scope of it, draws different numbers",
+        SAMPLING,
         sources.VLLM,
-        advice.SAMPLING,
     ),
-    Rule(
-        "sampling.*",
-        "token",
-        "the same logits and seed may choose a different token",
-        BY_CONSTRUCTION,
-        advice.SAMPLING,
-    ),
+    token("sampling.*", "the same logits and seed may choose a different token", SAMPLING),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from . import advice, sources
-from .base import Rule
+from . import sources
+from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART
+from .base import Rule, bitwise, harmless, in_section, numeric, token
 from .conditions import (
     ONE_GPU,
     ONLY_ORIGIN,
@@ -15,326 +16,211 @@ from .conditions import (
     SAME_VERSION,
     SAME_VERSION_BESIDE,
 )
-from .sources import BY_CONSTRUCTION
 
 _REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
-PACKAGE_RULES: tuple[Rule, ...] = (
+FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
+    "frameworks",
     # Python packages: the same files are the same code, whatever index they came from.
-    Rule("frameworks.*", None, _SAME_FILES, BY_CONSTRUCTION, advice.NOTHING, ONLY_ORIGIN),
-    Rule("kernels.*", None, _SAME_FILES, BY_CONSTRUCTION, advice.NOTHING, ONLY_ORIGIN),
+    harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
     # torch: precision first, then what chooses kernels, then the release.
-    Rule(
-        "frameworks.torch.*allow_tf32",
-        "numeric",
+    numeric(
+        "torch.*allow_tf32",
         "TF32 keeps 10 of the 23 mantissa bits of what is multiplied",
+        PRECISION,
         sources.TORCH_CUDA,
-        advice.PRECISION,
     ),
-    Rule(
-        "frameworks.torch.*matmul_precision",
-        "numeric",
-        "allows products below fp32 precision",
-        sources.TORCH_PRECISION,
-        advice.PRECISION,
+    numeric(
+        "torch.*matmul_precision", "allows products below fp32 precision", PRECISION, sources.TORCH_PRECISION
     ),
-    Rule(
-        "frameworks.torch.*reduced_precision_reduction",
-        "numeric",
+    numeric(
+        "torch.*reduced_precision_reduction",
         "allows sums below fp32 precision",
+        PRECISION,
         sources.TORCH_CUDA,
-        advice.PRECISION,
     ),
-    Rule(
-        "frameworks.torch.default_dtype",
-        "numeric",
-        "tensors made without a dtype change type",
-        BY_CONSTRUCTION,
-        advice.PRECISION,
+    numeric("torch.default_dtype", "tensors made without a dtype change type", PRECISION),
+    bitwise(
+        "torch.cuda.sdp_kernels", "a different attention kernel may be chosen", DECODE, sources.TORCH_SDPA
     ),
-    Rule(
-        "frameworks.torch.cuda.sdp_kernels",
-        "bitwise",
-        "a different attention kernel may be chosen",
-        sources.TORCH_SDPA,
-        advice.DECODE,
-    ),
-    Rule(
-        "frameworks.torch.cudnn.benchmark",
-        "bitwise",
-        "kernels are chosen by timing",
-        sources.TORCH,
-        advice.RESTART,
-    ),
-    Rule(
-        "frameworks.torch.*deterministic*",
-        "bitwise",
+    bitwise("torch.cudnn.benchmark", "kernels are chosen by timing", RESTART, sources.TORCH),
+    bitwise(
+        "torch.*deterministic*",
         "decides whether kernels that are not deterministic may run",
+        REPEAT,
         sources.TORCH,
-        advice.REPEAT,
     ),
-    Rule(
-        "frameworks.torch.fill_uninitialized_memory",
-        None,
-        "only what reads uninitialised memory sees it",
-        sources.TORCH,
-        advice.NOTHING,
+    harmless(
+        "torch.fill_uninitialized_memory", "only what reads uninitialised memory sees it", sources.TORCH
     ),
-    Rule("frameworks.torch.build", "bitwise", _REBUILT, sources.TORCH, advice.DECODE, SAME_VERSION),
-    Rule(
-        "frameworks.torch",
-        "bitwise",
+    bitwise("torch.build", _REBUILT, DECODE, sources.TORCH, SAME_VERSION),
+    bitwise(
+        "torch",
         "a patch release: nothing is promised across releases, not even these",
+        DECODE,
         sources.TORCH,
-        advice.DECODE,
         ONLY_PATCH,
     ),
-    Rule(
-        "frameworks.torch*",
-        "bitwise",
+    bitwise(
+        "torch*",
         "nothing is promised across releases, commits, platforms, or settings",
+        DECODE,
         sources.TORCH,
-        advice.DECODE,
     ),
-    Rule(
-        "frameworks.tokenizers",
-        "token",
-        "the same text may become different token ids",
-        sources.RELEASES,
-        advice.INPUT,
-    ),
-    Rule(
-        "frameworks.transformers",
-        "bitwise",
+    token("tokenizers", "the same text may become different token ids", INPUT, sources.RELEASES),
+    bitwise(
+        "transformers",
         "model code, its operations and their order may have changed",
+        DECODE,
         sources.RELEASES,
-        advice.DECODE,
     ),
-    Rule("frameworks.numpy", "bitwise", "brings its own BLAS", sources.OPENBLAS, advice.DECODE),
-    Rule(
-        "frameworks.safetensors",
-        None,
-        "reads the same bytes; what was read shows in the model's digests",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    Rule(
-        "frameworks.accelerate",
-        "bitwise",
+    bitwise("numpy", "brings its own BLAS", DECODE, sources.OPENBLAS),
+    harmless("safetensors", "reads the same bytes; what was read shows in the model's digests"),
+    bitwise(
+        "accelerate",
         "decides where layers are placed and in which dtype they are loaded",
+        DECODE,
         sources.RELEASES,
-        advice.DECODE,
     ),
+    harmless("python*", "tensors are not computed by it; the packages it finds are listed separately"),
+)
+
+KERNEL_RULES: tuple[Rule, ...] = in_section(
+    "kernels",
+    harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
+    bitwise("*", _REBUILT, DECODE, when=SAME_VERSION),
     Rule(
-        "frameworks.python*",
-        None,
-        "tensors are not computed by it; the packages it finds are listed separately",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-    ),
-    # Kernels.
-    Rule("kernels.*", "bitwise", _REBUILT, BY_CONSTRUCTION, advice.DECODE, SAME_VERSION),
-    Rule(
-        "kernels.*_cache",
-        None,
+        "*_cache",
         "different kernels were compiled, but what was chosen by timing is the same",
+        RESTART,
         sources.TRITON_AUTOTUNE,
-        advice.RESTART,
         SAME_CHOICES,
     ),
-    Rule(
-        "kernels.vllm_compile_cache",
-        "bitwise",
+    bitwise(
+        "vllm_compile_cache",
         "its key names what went in, not what was chosen: two builds under one key can differ",
+        RESTART,
         (sources.VLLM_COMPILE, sources.MEGATRON_AUTOTUNE),
-        advice.RESTART,
     ),
-    Rule(
-        "kernels.vllm_autotune_cache",
-        "bitwise",
+    bitwise(
+        "vllm_autotune_cache",
         "different runners or tactics were fastest when it was measured",
+        RESTART,
         sources.FLASHINFER_AUTOTUNE,
-        advice.RESTART,
     ),
-    Rule(
-        "kernels.*_tuned_configs",
-        "bitwise",
-        "the block sizes of products come from these tables",
-        BY_CONSTRUCTION,
-        advice.DECODE,
-    ),
-    Rule(
-        "kernels.flashinfer_cache",
-        "bitwise",
+    bitwise("*_tuned_configs", "the block sizes of products come from these tables", DECODE),
+    bitwise(
+        "flashinfer_cache",
         "different kernels were compiled, or different tactics were fastest when it was measured",
+        RESTART,
         sources.FLASHINFER_AUTOTUNE,
-        advice.RESTART,
     ),
-    Rule(
-        "kernels.flash*",
-        "bitwise",
+    bitwise(
+        "flash*",
         "a different attention kernel splits and sums in a different order",
+        BATCH,
         (sources.FLASH_ATTENTION, sources.FLASHINFER_SPLITS),
-        advice.BATCH,
     ),
-    Rule(
-        "kernels.triton*",
-        "bitwise",
+    bitwise(
+        "triton*",
         "different machine code, and autotune winners that were chosen by timing",
+        RESTART,
         (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
-        advice.RESTART,
     ),
-    Rule(
-        "kernels.inductor*",
-        "bitwise",
+    bitwise(
+        "inductor*",
         "different generated kernels, and autotune winners that were chosen by timing",
+        RESTART,
         sources.INDUCTOR_AUTOTUNE,
-        advice.RESTART,
     ),
-    Rule(
-        "kernels.*",
-        "bitwise",
+    bitwise(
+        "*",
         "a different kernel or a different autotune choice may run",
+        RESTART,
         (sources.MEGATRON_AUTOTUNE, sources.INDUCTOR_AUTOTUNE),
-        advice.RESTART,
     ),
 )
 
 
-LIBRARY_RULES: tuple[Rule, ...] = (
-    Rule(
-        "libraries.*_copies",
-        None,
+LIBRARY_RULES: tuple[Rule, ...] = in_section(
+    "libraries",
+    harmless(
+        "*_copies",
         "the copy that is loaded is the same; the others compute nothing, though a restart may load one",
         sources.VERL_COPIES,
-        advice.NOTHING,
-        SAME_LOADED_COPY,
+        when=SAME_LOADED_COPY,
     ),
-    Rule(
-        "libraries.*_copies",
-        None,
-        "the loaded build is the same, only its path or its package differs",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS,
+    harmless(
+        "*_copies", "the loaded build is the same, only its path or its package differs", when=SAME_BUILDS
     ),
-    Rule(
-        "libraries.nccl*",
-        None,
-        "no collective runs where one GPU works on a request",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        ONE_GPU,
+    harmless("nccl*", "no collective runs where one GPU works on a request", when=ONE_GPU),
+    bitwise(
+        "*_copies", "a different copy of the library is loaded, or may be loaded", DECODE, sources.VERL_COPIES
     ),
-    Rule(
-        "libraries.*_copies",
-        "bitwise",
-        "a different copy of the library is loaded, or may be loaded",
-        sources.VERL_COPIES,
-        advice.DECODE,
-    ),
-    Rule(
-        "libraries.*_build_id",
-        "bitwise",
+    bitwise(
+        "*_build_id",
         "a different build of the same version: the version that the library reports hides the build number",
+        DECODE,
         (sources.VERL_COPIES, sources.CUBLAS),
-        advice.DECODE,
         SAME_VERSION_BESIDE,
     ),
-    Rule(
-        "libraries.cublas*",
-        "bitwise",
+    bitwise(
+        "cublas*",
         "a patch level of one toolkit: different kernels may be chosen; promised only for the same version",
+        DECODE,
         sources.CUBLAS,
-        advice.DECODE,
         ONLY_PATCH,
     ),
-    Rule(
-        "libraries.cublas*",
-        "bitwise",
-        "promised only for one toolkit version, architecture and SM count",
-        sources.CUBLAS,
-        advice.DECODE,
+    bitwise(
+        "cublas*", "promised only for one toolkit version, architecture and SM count", DECODE, sources.CUBLAS
     ),
-    Rule("libraries.cudnn*", "bitwise", "nothing is promised across versions", sources.CUDNN, advice.DECODE),
-    Rule(
-        "libraries.nccl_conf",
-        "bitwise",
+    bitwise("cudnn*", "nothing is promised across versions", DECODE, sources.CUDNN),
+    bitwise(
+        "nccl_conf",
         "the file sets what NCCL's variables set; the environment wins over it",
+        DECODE,
         sources.NCCL,
-        advice.DECODE,
     ),
-    Rule(
-        "libraries.nccl*",
-        "bitwise",
+    bitwise(
+        "nccl*",
         "collectives may choose a different algorithm and sum in a different order",
+        DECODE,
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
-        advice.DECODE,
     ),
-    Rule(
-        "libraries.nvrtc*",
-        "bitwise",
-        "kernels that are compiled at run time become different machine code",
-        BY_CONSTRUCTION,
-        advice.DECODE,
+    bitwise("nvrtc*", "kernels that are compiled at run time become different machine code", DECODE),
+    bitwise("cuda_driver*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
+    bitwise(
+        "cuda", "a different toolkit: its libraries promise nothing across versions", DECODE, sources.CUBLAS
     ),
-    Rule(
-        "libraries.cuda_driver*",
-        "bitwise",
-        "the driver compiles PTX to machine code of its own",
-        sources.CUDA_JIT,
-        advice.DECODE,
-    ),
-    Rule(
-        "libraries.cuda",
-        "bitwise",
-        "a different toolkit: its libraries promise nothing across versions",
-        sources.CUBLAS,
-        advice.DECODE,
-    ),
-    Rule(
-        "libraries.warnings",
-        "bitwise",
+    bitwise(
+        "warnings",
         "a different library runs than expected, or no longer does",
+        DECODE,
         (sources.VERL_COPIES, sources.NCCL_STATIC),
-        advice.DECODE,
     ),
-    Rule(
-        "libraries.installed_packages",
-        "bitwise",
+    bitwise(
+        "installed_packages",
         "torch loads the libraries in these packages, unless other copies come first",
+        DECODE,
         (sources.VERL_COPIES, sources.CUBLAS),
-        advice.DECODE,
     ),
-    Rule(
-        "libraries.loaded",
-        None,
+    harmless(
+        "loaded",
         "what is loaded did not change; its file on disk did, and a restart loads a different one or none",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS_NOW_GONE,
+        when=SAME_BUILDS_NOW_GONE,
     ),
-    Rule(
-        "libraries.loaded",
-        None,
-        "the same builds are loaded, only from a different path or package",
-        BY_CONSTRUCTION,
-        advice.NOTHING,
-        SAME_BUILDS,
-    ),
-    Rule(
-        "libraries.loaded",
-        "bitwise",
+    harmless("loaded", "the same builds are loaded, only from a different path or package", when=SAME_BUILDS),
+    bitwise(
+        "loaded",
         "a different build of the code that computes is loaded",
+        DECODE,
         (sources.TORCH, sources.MKL_CNR),
-        advice.DECODE,
     ),
-    Rule(
-        "libraries.*",
-        "bitwise",
+    bitwise(
+        "*",
         "a different copy, build or version of a numeric library may be loaded",
+        DECODE,
         sources.VERL_COPIES,
-        advice.DECODE,
     ),
 )

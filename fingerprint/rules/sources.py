@@ -9,8 +9,6 @@ def _issue(repository: str, number: int, name: str) -> Source:
     return Source(f"{name} issue {number}", f"https://github.com/{repository}/issues/{number}")
 
 
-BY_CONSTRUCTION = Source("by construction")
-
 # NVIDIA
 CUBLAS = Source(
     "cuBLAS, Results reproducibility", "https://docs.nvidia.com/cuda/cublas/#results-reproducibility"
@@ -39,8 +37,7 @@ MIG = Source(
 )
 NVML = Source("NVML API reference", "https://docs.nvidia.com/deploy/nvml-api/")
 NCCL = Source(
-    "NCCL, Environment variables",
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+    "NCCL, Environment variables", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 )
 NCCL_NVLS = _issue("NVIDIA/nccl", 1497, "NCCL")
 NCCL_SIZES = _issue("NVIDIA/nccl", 157, "NCCL")
@@ -133,8 +130,7 @@ VLLM = Source("vLLM, Reproducibility", "https://docs.vllm.ai/en/latest/usage/rep
 VLLM_BATCH = Source("vLLM, Batch invariance", "https://docs.vllm.ai/en/latest/features/batch_invariance/")
 VLLM_FAQ = Source("vLLM, Frequently asked questions", "https://docs.vllm.ai/en/latest/usage/faq/")
 VLLM_PREEMPTION = Source(
-    "vLLM, Optimization and tuning (preemption)",
-    "https://docs.vllm.ai/en/latest/configuration/optimization/",
+    "vLLM, Optimization and tuning (preemption)", "https://docs.vllm.ai/en/latest/configuration/optimization/"
 )
 VLLM_VARIABLES = Source(
     "vLLM, Environment variables", "https://docs.vllm.ai/en/latest/configuration/env_vars/"
@@ -154,8 +150,7 @@ VLLM_TP = _issue("vllm-project/vllm", 4076, "vLLM")
 VLLM_PREFIX = _issue("vllm-project/vllm", 7845, "vLLM")
 VLLM_PREFIX_ORDER = _issue("vllm-project/vllm", 42019, "vLLM")
 SGLANG = Source(
-    "SGLang, Deterministic inference",
-    "https://docs.sglang.io/advanced_features/deterministic_inference.html",
+    "SGLang, Deterministic inference", "https://docs.sglang.io/advanced_features/deterministic_inference.html"
 )
 LLAMA_CACHE = _issue("ggml-org/llama.cpp", 28368, "llama.cpp")
 LLAMA_BUILD = Source(

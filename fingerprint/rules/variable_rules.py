@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from . import advice, sources
-from .base import Rule, Source
+from . import sources
+from .advice import BATCH, DECODE, PRECISION, REPEAT, RESTART, SAMPLING, THREADS
+from .base import Rule, bitwise, harmless, in_section, numeric, token
 from .conditions import DEFAULTS, ONE_GPU, means_the_same
-from .sources import BY_CONSTRUCTION
-
-if TYPE_CHECKING:
-    from ...schemas.claim import Level
 
 _TF32 = "TF32 keeps 10 of the 23 mantissa bits of what is multiplied"
 _COLLECTIVE = "collectives may choose a different algorithm and sum in a different order"
@@ -22,284 +17,165 @@ _ISA = "chooses the instruction set of the CPU kernels"
 _THREADS = "sums are split over a different number of threads"
 
 
-def _variable(name: str, risk: Level, why: str, source: Source | tuple[Source, ...], replay: str) -> Rule:
-    return Rule(f"determinism.{name}", risk, why, source, replay)
-
-
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = in_section(
+    "determinism",
     *(
-        Rule(
-            f"determinism.{name}",
-            None,
+        harmless(
+            name,
             "the default was written out, or taken out: the same setting",
             source,
-            advice.NOTHING,
-            means_the_same(default),
+            when=means_the_same(default),
         )
         for name, (default, source) in DEFAULTS.items()
     ),
-    _variable("batch_invariance", "bitwise", _BATCH, (sources.VLLM_BATCH, sources.SGLANG), advice.BATCH),
-    _variable(
-        "engine_seed",
-        "token",
-        "requests without a seed of their own draw from it",
-        sources.VLLM,
-        advice.SAMPLING,
-    ),
-    _variable(
-        "on_policy_target",
-        "bitwise",
-        "chooses kernels that equal those of a trainer",
-        sources.SGLANG,
-        advice.DECODE,
-    ),
+    bitwise("batch_invariance", _BATCH, BATCH, (sources.VLLM_BATCH, sources.SGLANG)),
+    token("engine_seed", "requests without a seed of their own draw from it", SAMPLING, sources.VLLM),
+    bitwise("on_policy_target", "chooses kernels that equal those of a trainer", DECODE, sources.SGLANG),
     # cuBLAS and CUDA
-    _variable(
+    bitwise(
         "CUBLAS_WORKSPACE_CONFIG",
-        "bitwise",
         "the workspace decides which kernel runs, and whether streams disturb each other",
+        REPEAT,
         sources.CUBLAS,
-        advice.REPEAT,
     ),
-    _variable(
+    bitwise(
         "CUBLASLT_WORKSPACE_SIZE",
-        "bitwise",
         "kernels that need more workspace are no longer chosen",
+        DECODE,
         sources.TORCH_BACKENDS,
-        advice.DECODE,
     ),
-    _variable("NVIDIA_TF32_OVERRIDE", "numeric", _TF32, sources.TORCH_VARIABLES, advice.PRECISION),
-    _variable(
-        "CUBLAS_EMULAT*", "numeric", "fp32 products are emulated", sources.CUBLAS_EMULATION, advice.PRECISION
-    ),
-    _variable(
-        "CUBLASLT_HEURISTICS_*",
-        "bitwise",
-        "a different table chooses the kernels",
-        BY_CONSTRUCTION,
-        advice.DECODE,
-    ),
-    _variable(
+    numeric("NVIDIA_TF32_OVERRIDE", _TF32, PRECISION, sources.TORCH_VARIABLES),
+    numeric("CUBLAS_EMULAT*", "fp32 products are emulated", PRECISION, sources.CUBLAS_EMULATION),
+    bitwise("CUBLASLT_HEURISTICS_*", "a different table chooses the kernels", DECODE),
+    bitwise(
         "CUDA_FORCE_PTX_JIT",
-        "bitwise",
         "machine code comes from the driver's compiler in place of the library's",
+        DECODE,
         sources.CUDA_VARIABLES,
-        advice.DECODE,
     ),
     # PyTorch
-    _variable(
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "numeric", _TF32, sources.TORCH_VARIABLES, advice.PRECISION
-    ),
-    _variable(
+    numeric("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", _TF32, PRECISION, sources.TORCH_VARIABLES),
+    bitwise(
         "TORCH_BLAS_PREFER_CUBLASLT",
-        "bitwise",
         "products go to cuBLASLt in place of cuBLAS",
+        DECODE,
         sources.TORCH_BACKENDS,
-        advice.DECODE,
     ),
-    _variable(
+    bitwise(
         "TORCH_CUDNN_V8_API_DISABLED",
-        "bitwise",
         "a different interface of cuDNN chooses different kernels",
+        DECODE,
         sources.TORCH_VARIABLES,
-        advice.DECODE,
     ),
-    _variable("ATEN_CPU_CAPABILITY", "bitwise", _ISA, sources.TORCH_ISA, advice.DECODE),
+    bitwise("ATEN_CPU_CAPABILITY", _ISA, DECODE, sources.TORCH_ISA),
     # Inductor and Triton
-    _variable(
-        "TORCHINDUCTOR_USE_FAST_MATH",
-        "numeric",
-        "allows approximate functions",
-        sources.INDUCTOR,
-        advice.PRECISION,
-    ),
-    _variable(
+    numeric("TORCHINDUCTOR_USE_FAST_MATH", "allows approximate functions", PRECISION, sources.INDUCTOR),
+    numeric(
         "TORCHINDUCTOR_EMULATE_PRECISION_CASTS",
-        "numeric",
         "intermediate results are rounded as in eager mode, or not",
+        PRECISION,
         sources.INDUCTOR,
-        advice.PRECISION,
     ),
-    _variable(
-        "TORCHINDUCTOR_NUMERICS",
-        "numeric",
-        "chooses how results are rounded",
-        sources.INDUCTOR,
-        advice.PRECISION,
-    ),
-    _variable(
-        "TORCHINDUCTOR_MAX_AUTOTUNE",
-        "bitwise",
-        "kernels are chosen by timing",
-        sources.INDUCTOR,
-        advice.RESTART,
-    ),
-    _variable(
-        "TORCHINDUCTOR_SPLIT_REDUCTIONS",
-        "bitwise",
-        "sums are split differently",
-        sources.INDUCTOR,
-        advice.DECODE,
-    ),
-    _variable(
+    numeric("TORCHINDUCTOR_NUMERICS", "chooses how results are rounded", PRECISION, sources.INDUCTOR),
+    bitwise("TORCHINDUCTOR_MAX_AUTOTUNE", "kernels are chosen by timing", RESTART, sources.INDUCTOR),
+    bitwise("TORCHINDUCTOR_SPLIT_REDUCTIONS", "sums are split differently", DECODE, sources.INDUCTOR),
+    bitwise(
         "TORCHINDUCTOR_DETERMINISTIC",
-        "bitwise",
         "decides whether kernels are chosen by timing",
+        RESTART,
         sources.INDUCTOR,
-        advice.RESTART,
     ),
-    _variable("TORCHINDUCTOR_BATCH_INVARIANT", "bitwise", _BATCH, sources.INDUCTOR, advice.BATCH),
-    _variable("TORCHINDUCTOR_*", "bitwise", _INDUCTOR, sources.INDUCTOR, advice.RESTART),
-    _variable(
+    bitwise("TORCHINDUCTOR_BATCH_INVARIANT", _BATCH, BATCH, sources.INDUCTOR),
+    bitwise("TORCHINDUCTOR_*", _INDUCTOR, RESTART, sources.INDUCTOR),
+    bitwise(
         "TRITON_*",
-        "bitwise",
         "autotune winners are kept, shared or measured anew",
+        RESTART,
         (sources.TRITON_AUTOTUNE, sources.MEGATRON_AUTOTUNE),
-        advice.RESTART,
     ),
     # NCCL
-    Rule("determinism.NCCL_*", None, _NO_COLLECTIVE, BY_CONSTRUCTION, advice.NOTHING, ONE_GPU),
-    _variable(
+    harmless("NCCL_*", _NO_COLLECTIVE, when=ONE_GPU),
+    bitwise(
         "NCCL_ALGO",
-        "bitwise",
         f"{_COLLECTIVE}. No one value suits all: Ring is needed to repeat a run, Tree to be independent "
         "of the batch, and torch's deterministic mode sets ^NVLS itself",
+        REPEAT,
         (sources.NCCL, sources.MEGATRON, sources.NCCL_NVLS),
-        advice.REPEAT,
     ),
-    _variable(
+    bitwise(
         "NCCL_NVLS_ENABLE",
-        "bitwise",
         "sums inside the switch were seen to differ between calls",
+        REPEAT,
         (sources.NCCL_NVLS, sources.NCCL_HOSTS),
-        advice.REPEAT,
     ),
-    _variable(
+    bitwise(
         "NCCL_TOPO_FILE",
-        "bitwise",
         "the order of the ranks in a collective follows the topology",
+        REPEAT,
         (sources.NCCL_TOPOLOGY, sources.NCCL_RANKS),
-        advice.REPEAT,
     ),
-    _variable("NCCL_*", "bitwise", _COLLECTIVE, (sources.NCCL, sources.NCCL_SIZES), advice.DECODE),
+    bitwise("NCCL_*", _COLLECTIVE, DECODE, (sources.NCCL, sources.NCCL_SIZES)),
     # vLLM
-    _variable(
+    numeric(
         "VLLM_FLOAT32_MATMUL_PRECISION",
-        "numeric",
         "allows products below fp32 precision",
+        PRECISION,
         sources.VLLM_VARIABLES,
-        advice.PRECISION,
     ),
-    _variable(
+    token(
         "VLLM_USE_FLASHINFER_SAMPLER",
-        "token",
         "a different sampler draws different numbers from the same seed",
+        SAMPLING,
         sources.VLLM_VARIABLES,
-        advice.SAMPLING,
     ),
-    _variable("VLLM_BATCH_INVARIANT", "bitwise", _BATCH, sources.VLLM_BATCH, advice.BATCH),
-    _variable(
+    bitwise("VLLM_BATCH_INVARIANT", _BATCH, BATCH, sources.VLLM_BATCH),
+    bitwise(
         "VLLM_ENABLE_V1_MULTIPROCESSING",
-        "bitwise",
         "decides whether scheduling is deterministic, and changes the random state of the caller's code",
+        REPEAT,
         sources.VLLM,
-        advice.REPEAT,
     ),
-    _variable(
-        "VLLM_MARLIN_USE_ATOMIC_ADD",
-        "bitwise",
-        "atomic additions come in any order",
-        sources.VLLM_VARIABLES,
-        advice.REPEAT,
+    bitwise(
+        "VLLM_MARLIN_USE_ATOMIC_ADD", "atomic additions come in any order", REPEAT, sources.VLLM_VARIABLES
     ),
-    _variable(
+    bitwise(
         "VLLM_TRITON_FORCE_FIRST_CONFIG",
-        "bitwise",
         "decides whether kernels are chosen by timing",
+        RESTART,
         sources.VLLM_FIRST_CONFIG,
-        advice.RESTART,
     ),
-    Rule("determinism.VLLM_*ALLREDUCE*", None, _NO_COLLECTIVE, BY_CONSTRUCTION, advice.NOTHING, ONE_GPU),
-    _variable("VLLM_*ALLREDUCE*", "bitwise", _COLLECTIVE, sources.VLLM_VARIABLES, advice.DECODE),
-    _variable(
+    harmless("VLLM_*ALLREDUCE*", _NO_COLLECTIVE, when=ONE_GPU),
+    bitwise("VLLM_*ALLREDUCE*", _COLLECTIVE, DECODE, sources.VLLM_VARIABLES),
+    bitwise(
         "VLLM_ATTENTION_BACKEND",
-        "bitwise",
         "a different kernel splits and sums in a different order",
+        BATCH,
         (sources.FLASH_ATTENTION, sources.VLLM_BATCH),
-        advice.BATCH,
     ),
-    _variable("VLLM_*", "bitwise", "different kernels or schedules", sources.VLLM_VARIABLES, advice.DECODE),
+    bitwise("VLLM_*", "different kernels or schedules", DECODE, sources.VLLM_VARIABLES),
     # Other engines
-    _variable("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", "bitwise", _BATCH, sources.SGLANG, advice.BATCH),
-    _variable(
-        "SGLANG_*", "bitwise", "different split sizes, collectives or kernels", sources.SGLANG, advice.BATCH
-    ),
-    _variable("FORCE_*", "bitwise", _DETERMINISTIC, sources.TENSORRT_LLM, advice.REPEAT),
-    _variable(
-        "NIM_*",
-        "bitwise",
-        f"{_DETERMINISTIC}; FP8 is covered on H100 with NVLink only",
-        sources.NIM,
-        advice.REPEAT,
-    ),
-    _variable(
-        "GGML_*",
-        "numeric",
-        "products are computed in a different precision",
-        sources.LLAMA_BUILD,
-        advice.PRECISION,
-    ),
-    _variable(
-        "OLLAMA_KV_CACHE_TYPE",
-        "token",
-        "keys and values are rounded to a different type",
-        sources.OLLAMA,
-        advice.DECODE,
-    ),
-    _variable(
-        "OLLAMA_*",
-        "bitwise",
-        "a different attention kernel, or different batches",
-        sources.OLLAMA,
-        advice.BATCH,
-    ),
-    _variable("DEEPINFER_*", "bitwise", _BATCH, sources.DEEPINFER, advice.BATCH),
+    bitwise("SGLANG_ENABLE_DETERMINISTIC_INFERENCE", _BATCH, BATCH, sources.SGLANG),
+    bitwise("SGLANG_*", "different split sizes, collectives or kernels", BATCH, sources.SGLANG),
+    bitwise("FORCE_*", _DETERMINISTIC, REPEAT, sources.TENSORRT_LLM),
+    bitwise("NIM_*", f"{_DETERMINISTIC}; FP8 is covered on H100 with NVLink only", REPEAT, sources.NIM),
+    numeric("GGML_*", "products are computed in a different precision", PRECISION, sources.LLAMA_BUILD),
+    token("OLLAMA_KV_CACHE_TYPE", "keys and values are rounded to a different type", DECODE, sources.OLLAMA),
+    bitwise("OLLAMA_*", "a different attention kernel, or different batches", BATCH, sources.OLLAMA),
+    bitwise("DEEPINFER_*", _BATCH, BATCH, sources.DEEPINFER),
     # CPU
-    _variable(
-        "MKL_CBWR",
-        "bitwise",
-        "fixes, or frees, the code path of every MKL function",
-        sources.MKL_CNR,
-        advice.DECODE,
+    bitwise("MKL_CBWR", "fixes, or frees, the code path of every MKL function", DECODE, sources.MKL_CNR),
+    bitwise("MKL_DYNAMIC", "the number of threads may change during a run", REPEAT, sources.MKL_THREADS),
+    bitwise("MKL_NUM_THREADS", _THREADS, THREADS, sources.MKL_THREADS),
+    bitwise("MKL_*", _ISA, DECODE, sources.MKL_CNR),
+    numeric(
+        "ONEDNN_DEFAULT_FPMATH_MODE", "allows products below fp32 precision", PRECISION, sources.ONEDNN_MATH
     ),
-    _variable(
-        "MKL_DYNAMIC",
-        "bitwise",
-        "the number of threads may change during a run",
-        sources.MKL_THREADS,
-        advice.REPEAT,
-    ),
-    _variable("MKL_NUM_THREADS", "bitwise", _THREADS, sources.MKL_THREADS, advice.THREADS),
-    _variable("MKL_*", "bitwise", _ISA, sources.MKL_CNR, advice.DECODE),
-    _variable(
-        "ONEDNN_DEFAULT_FPMATH_MODE",
-        "numeric",
-        "allows products below fp32 precision",
-        sources.ONEDNN_MATH,
-        advice.PRECISION,
-    ),
-    _variable("ONEDNN_*", "bitwise", _ISA, sources.ONEDNN_ISA, advice.DECODE),
-    _variable("OMP_*", "bitwise", _THREADS, sources.MKL_THREADS, advice.THREADS),
-    _variable("OPENBLAS_NUM_THREADS", "bitwise", _THREADS, sources.OPENBLAS, advice.THREADS),
-    _variable("OPENBLAS_*", "bitwise", "chooses the kernels of OpenBLAS", sources.OPENBLAS, advice.DECODE),
+    bitwise("ONEDNN_*", _ISA, DECODE, sources.ONEDNN_ISA),
+    bitwise("OMP_*", _THREADS, THREADS, sources.MKL_THREADS),
+    bitwise("OPENBLAS_NUM_THREADS", _THREADS, THREADS, sources.OPENBLAS),
+    bitwise("OPENBLAS_*", "chooses the kernels of OpenBLAS", DECODE, sources.OPENBLAS),
     # Others
-    _variable("HIPBLASLT_ALLOW_TF32", "numeric", _TF32, sources.TORCH_CUDA, advice.PRECISION),
-    _variable("NVTE_*", "bitwise", _DETERMINISTIC, sources.TRANSFORMER_ENGINE, advice.REPEAT),
-    _variable(
-        "PYTHONHASHSEED",
-        "bitwise",
-        "sets are iterated in a different order",
-        sources.PYTHON,
-        advice.RESTART,
-    ),
+    numeric("HIPBLASLT_ALLOW_TF32", _TF32, PRECISION, sources.TORCH_CUDA),
+    bitwise("NVTE_*", _DETERMINISTIC, REPEAT, sources.TRANSFORMER_ENGINE),
+    bitwise("PYTHONHASHSEED", "sets are iterated in a different order", RESTART, sources.PYTHON),
 )

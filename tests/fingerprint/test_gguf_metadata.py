@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.model.gguf_metadata import TENSOR_TYPES, read_header, read_metadata
+from rip.fingerprint.model.gguf_metadata import TENSOR_TYPES, read_header
 from rip.fingerprint.model.tensors import Layout, LayoutFault
 from rip.schemas.errors import BadInput
 
@@ -18,7 +18,7 @@ TOKENS = ["<s>", "a", "ü", "🙂", ""]
 
 
 def test_values_are_those_that_were_written(write_gguf: Callable[..., Path]) -> None:
-    assert read_metadata(write_gguf(tokens=TOKENS)) == {
+    assert read_header(write_gguf(tokens=TOKENS)).metadata == {
         "general.architecture": "llama",
         "general.file_type": 3,
         "llama.rope.freq_base": 100000.0,
@@ -45,7 +45,7 @@ def test_big_endian_nested_arrays_and_text_that_is_no_utf8(tmp_path: Path) -> No
     text = struct.pack(">Q", 2) + b"\xff\xfe"
     content = document(pair(b"nested", 9, nested, ">"), pair(b"text", 8, text, ">"), order=">")
     (tmp_path / "m.gguf").write_bytes(content)
-    assert read_metadata(tmp_path / "m.gguf") == {"nested": [[7, 8], [9]], "text": {"bytes": "fffe"}}
+    assert read_header(tmp_path / "m.gguf").metadata == {"nested": [[7, 8], [9]], "text": {"bytes": "fffe"}}
 
 
 HUGE = struct.pack("<Q", 2**64 - 1)
@@ -70,7 +70,7 @@ HUGE = struct.pack("<Q", 2**64 - 1)
 def test_corrupt_metadata_is_an_error_in_words(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(BadInput, match=message):
-        read_metadata(tmp_path / "m.gguf")
+        read_header(tmp_path / "m.gguf")
 
 
 @given(
@@ -90,7 +90,7 @@ def test_no_damage_does_more_than_that(
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
     path.write_bytes(damaged)
     with contextlib.suppress(BadInput):
-        assert isinstance(read_metadata(path), dict)
+        assert isinstance(read_header(path).metadata, dict)
 
 
 # Tensors -------------------------------------------------------------------------------------------------

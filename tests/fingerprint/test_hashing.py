@@ -9,14 +9,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.checkpoints import write_safetensors
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.digest_cache import DigestCache
-from rip.fingerprint.model.hashing import Stopped, hash_files
+from rip.fingerprint.model.hashing import Job, Reading, Stopped, read_files
 from rip.schemas.errors import BadInput
+
+
+def hash_files(paths: list[Path], **options: Any) -> dict[Path, Reading]:
+    return read_files([Job(path) for path in paths], **options)
 
 
 @pytest.fixture
@@ -136,6 +141,7 @@ def test_a_cache_that_cannot_be_written_is_only_noted(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from rip.fingerprint.model import digest_cache, hashing, tensors
 from rip.fingerprint.model.tensors import safetensors_layout
 digest_cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
