@@ -89,7 +89,7 @@ class Choices:
             return []
         kept = [_sizes(step, temperature) for step in self.steps]
         found: list[SamplingFilter] = []
-        top_k = set.intersection(*kept) if kept else set()
+        top_k = set.intersection(*map(_top_k, self.steps, kept))
         # A filter that keeps everything is none, and one that keeps the likeliest alone is no sampling.
         top_k -= {len(step.ids) for step in self.steps}
         if top_k:
@@ -223,6 +223,16 @@ def _by_probability(step: Step, temperature: float) -> int | None:
 def _sizes(step: Step, temperature: float) -> set[int]:
     """How many of the likeliest candidates may be kept so that the draw gives the chosen token."""
     return {keep for keep in range(1, len(step.ids) + 1) if _by_ids(step, temperature, keep) == step.token}
+
+
+def _top_k(step: Step, sizes: set[int]) -> set[int]:
+    """The top_k that keep one of these numbers of candidates.
+
+    Some samplers keep exactly k, others all that tie with the k-th: coarse logits (bfloat16) tie often.
+    """
+    down = -step.logits
+    up_to_tie = np.searchsorted(down, down, side="right")
+    return sizes | {keep for keep, size in enumerate(up_to_tie.tolist(), 1) if size in sizes}
 
 
 def _nucleus(step: Step, temperature: float, sizes: set[int]) -> list[tuple[float, float]]:
