@@ -144,10 +144,16 @@ class Target(Protocol):
     """An opened engine, as far as a request is checked against it (see `engines.base.Engine`)."""
 
     capabilities: Capabilities
+    """Of the class: at most this. Of the opened engine: this."""
     vocab_size: int
+    """2^31 − 1 where it is not known."""
     context_length: int
+    """Likewise."""
     sampling_defaults: Mapping[str, Any] | None
+    """What applies where the envelope is silent, by the names of generation_config.json; None: the server
+    has defaults of its own and does not report them."""
     sampling_defaults_from: str
+    """Where they come from, as a source of settings."""
 
     @property
     def unsupported_sampling(self) -> frozenset[str]:
@@ -156,10 +162,12 @@ class Target(Protocol):
     def has_tokenizer(self) -> bool:
         """Whether stop strings and bad words can be searched for."""
 
-    def tokenize(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
-        """Token ids of a prompt text, or of chat messages and tools through the model's template."""
+    def tokenize(self, envelope: Envelope) -> list[int]:
+        """Token ids of a prompt text, or of chat messages and tools through the model's template.
+
+        Raises:
+            BadInput: There is no tokenizer, or no template for messages.
+        """
 
 
 def resolve_request(
@@ -250,7 +258,7 @@ def _prompt(envelope: Envelope, engine: Target, findings: Findings) -> list[int]
             "the prompt was redacted, token ids included", "replay the envelope that was not redacted"
         )
     findings.add(finding("tokenized-here"), envelope.request_id)
-    return engine.tokenize(envelope.prompt_text, envelope.messages, envelope.tools)
+    return engine.tokenize(envelope)
 
 
 def _check_text(envelope: Envelope) -> None:

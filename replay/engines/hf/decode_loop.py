@@ -18,7 +18,7 @@ from ...capture.observed_passes import Segment, StepBlock
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.rows import ExecutionShape, Rows
-from ...row_summaries.token_distribution import top_k_of_rows, with_next
+from ...row_summaries.token_distribution import top_k_and_next, top_k_of_rows, with_next
 from ..base import Finished
 from .model import Forward
 from .sampling import Live
@@ -30,8 +30,6 @@ BLOCK = 64
 """Decode steps whose rows are handed over together; what a killed run loses beside the writer's buffer. A
 count and not a time, so that a repeated run hands over the same rows in the same order.
 """
-SCORING_ROWS = 64
-"""Rows of logits that are summarised together in golden-prefill: bounds the copies at 64 × V."""
 
 
 class Host(Protocol):
@@ -222,13 +220,8 @@ class BatchRun:
     def _score_rows(self, live: Live, logits_RV: torch.Tensor) -> None:
         """The distributions of the rows that the pass has just computed."""
         following = (*live.plan.prompt, *(live.plan.golden or ()))[live.first_position + 1 :]
-        for start in range(0, len(logits_RV), SCORING_ROWS):
-            part_RV = logits_RV[start : start + SCORING_ROWS]
-            found = top_k_of_rows(part_RV, self._engine.topk)
-            for row, (topk, logits_V) in enumerate(zip(found, part_RV, strict=True), start):
-                # Without golden tokens nothing follows the prompt.
-                known = row < len(following)
-                live.topk[row] = with_next(topk, logits_V, following[row]) if known else topk
+        # Without golden tokens nothing follows the prompt.
+        live.topk = [*top_k_and_next(logits_RV, following, self._engine.topk)]
 
     def _choose(self, logits_BV: torch.Tensor) -> list[int]:
         """Choose every sequence's next token; complete the row it follows from.

@@ -199,6 +199,18 @@ class HttpClient:
         if data_of(splitter.rest()) not in (None, b"[DONE]"):
             raise EngineFailed(f"{self._at(path)}: the stream broke off inside an event", _UP)
 
+    async def answers(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """The events of a stream, or the one answer where `body` requests none.
+
+        Raises:
+            EngineFailed: As `events` and `json`.
+        """
+        if body["stream"]:
+            async for event in self.events(path, body):
+                yield event
+        else:
+            yield await self.json("POST", path, body)
+
     async def lines(self, path: str, body: Any) -> AsyncIterator[Any]:
         """Like `events`, for a stream of JSON lines.
 

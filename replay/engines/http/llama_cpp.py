@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput, EngineFailed, stated_setting
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
@@ -21,12 +22,12 @@ from ...request.findings import finding
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
 from ..base import Known, sorted_topk
-from .answer import End, Event, Piece, check_no_error, unended
+from .answer import End, Events, Piece, check_no_error, unended
 from .llama_child import PARAMETERS
-from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind
-from .server import ServerEngine, text_or_none
+from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, server_text, server_tokens
+from .server import ServerEngine
 from .settings import CACHE, server_environment, server_settings
-from .started import StartedServer, has_module, launch
+from .started import Launch, StartedServer, has_module
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the
@@ -112,7 +113,7 @@ class LlamaCppEngine(ServerEngine):
             "--parameters",
             json.dumps(parameters, sort_keys=True),
         ]
-        return StartedServer(launch(command, opening, self.settings, server_environment(opening.settings)))
+        return StartedServer(Launch.of(command, opening, self.settings, server_environment(opening.settings)))
 
     async def connect(self) -> None:
         """Find out what is served.
@@ -141,29 +142,28 @@ class LlamaCppEngine(ServerEngine):
             batch_size = self.setting("batch_size")
             self.findings.append(finding("fewer-slots", slots=self._slots, batch_size=batch_size))
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request, or one a token where tokens are forced (see `server.ServerEngine.answer`)."""
         return self._forced(plan) if mode == "golden-decode" else self._generated(plan)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
-        return text_or_none(
-            (await self.client.json("POST", "/detokenize", {"tokens": [token_id]})).get("content")
-        )
+        return await server_text(self.client, {"tokens": [token_id]}, "content")
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        body: dict[str, Any] = {"content": text or "", "add_special": True, "parse_special": True}
-        if messages:
-            rendered = await self.client.json("POST", "/apply-template", chat_body(messages, tools))
+        body: dict[str, Any] = {
+            "content": envelope.prompt_text or "",
+            "add_special": True,
+            "parse_special": True,
+        }
+        if envelope.messages:
+            rendered = await self.client.json("POST", "/apply-template", chat_body(envelope))
             # A template writes its own special tokens.
             body = {"content": rendered["prompt"], "add_special": False, "parse_special": True}
-        found = await self.client.json("POST", "/tokenize", body)
-        return [int(token) for token in found["tokens"]]
+        return await server_tokens(self.client, body)
 
-    async def _generated(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _generated(self, plan: PlannedSequence) -> Events:
         streams = self.setting("stream") == "true"
         body = {
             **self._body(plan),
@@ -173,7 +173,7 @@ class LlamaCppEngine(ServerEngine):
             "cache_prompt": self.setting("cache") == "warm",
         }
         received = 0
-        async for event in self._events(body):
+        async for event in self.client.answers("/completion", body):
             check_no_error(event)
             tokens = [int(token) for token in event.get("tokens") or ()]
             received += len(tokens)
@@ -189,15 +189,7 @@ class LlamaCppEngine(ServerEngine):
                 return
         raise unended()
 
-    async def _events(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The events of a stream, or the one answer where none was requested."""
-        if body["stream"]:
-            async for event in self.client.events("/completion", body):
-                yield event
-        else:
-            yield await self.client.json("POST", "/completion", body)
-
-    async def _forced(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _forced(self, plan: PlannedSequence) -> Events:
         """Each recorded token by a request of its own, on a slot whose cache holds all before it."""
         fed = list(plan.prompt)
         slot = plan.sequence % self._slots

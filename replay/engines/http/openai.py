@@ -7,7 +7,7 @@ their ids, and are not requested.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
 from ..base import Known
-from .answer import Completion, End, Event, Piece
+from .answer import Completion, End, Events, Piece
 from .client import Refused
 from .request_body import (
     COMMON_SAMPLING,
@@ -28,6 +28,7 @@ from .request_body import (
     is_unlimited,
     served_models,
     text_body,
+    text_request,
     wanted_model,
 )
 from .server import ServerEngine
@@ -81,7 +82,7 @@ class OpenAiEngine(ServerEngine):
             return wanted
         return chosen_model(wanted, [str(model["id"]) for model in served], first=False)
 
-    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         path, body = self._request(plan)
         text = _TextCompletion()
@@ -96,7 +97,7 @@ class OpenAiEngine(ServerEngine):
 
     def _request(self, plan: PlannedSequence) -> tuple[str, dict[str, Any]]:
         """Path and body."""
-        is_chat, prompt = text_body(plan)
+        is_chat, prompt = text_body(text_request(plan))
         recorded = (plan.envelope.request if plan.envelope else None) or {}
         limit = str(self.setting("max_tokens_field"))
         body = {

@@ -45,6 +45,8 @@ def has_module(python: str, module: str, *flags: str) -> bool:
     return done.returncode == 0
 
 
+READY_PATH = "/health"
+"""Answers 200 when requests are accepted."""
 POLL_S = 0.2
 STOP_S = 6.0
 """Seconds that a server has to end by itself before it is killed."""
@@ -65,7 +67,6 @@ class Launch:
         environment: Variables beside those of this process.
         log: Where its output goes; an earlier one is overwritten.
         port: The port; 0: a free one.
-        ready_path: A path that answers 200 when requests are accepted.
         ready_timeout_s: Seconds until a server that is not ready is given up.
         say: Called with what is being waited for.
     """
@@ -74,31 +75,26 @@ class Launch:
     environment: Mapping[str, str]
     log: Path
     port: int = 0
-    ready_path: str = "/health"
     ready_timeout_s: float = 900.0
     say: Callable[[str], None] | None = None
 
-
-def launch(
-    command: Sequence[str], opening: Opening, settings: Mapping[str, Setting], environment: Mapping[str, str]
-) -> Launch:
-    """How a server is started that says at `/health` that it is ready.
-
-    Args:
-        command: Program and arguments; `{port}` in them is replaced.
-        opening: Its log.
-        settings: Resolved ones, with port and patience.
-        environment: Variables beside those of this process.
-    """
-    return Launch(
-        command,
-        environment,
-        opening.log or Path("server.log"),
-        int(settings["port"].resolved),
-        "/health",
-        float(settings["ready_timeout"].resolved),
-        opening.say,
-    )
+    @classmethod
+    def of(
+        cls,
+        command: Sequence[str],
+        opening: Opening,
+        settings: Mapping[str, Setting],
+        environment: Mapping[str, str],
+    ) -> Launch:
+        """The launch of a command with the resolved settings of the engine that is opened."""
+        return cls(
+            command,
+            environment,
+            opening.log or Path("server.log"),
+            int(settings["port"].resolved),
+            float(settings["ready_timeout"].resolved),
+            opening.say,
+        )
 
 
 class StartedServer:
@@ -151,7 +147,7 @@ class StartedServer:
                 if death := self.death():
                     raise EngineFailed(f"the server could not be started: {death}", f"see {self.log}")
                 try:
-                    if http.get(self.url + launch.ready_path).status_code == httpx.codes.OK:
+                    if http.get(f"{self.url}{READY_PATH}").status_code == httpx.codes.OK:
                         return
                 except httpx.HTTPError:
                     pass  # not listening yet

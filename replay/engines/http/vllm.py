@@ -10,11 +10,12 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
@@ -23,10 +24,18 @@ from ...request.resolve import Capabilities
 from ...row_summaries.rows import Rows, TopK
 from ..base import sorted_topk, unforced_tokens
 from ..model_files import generation_config
-from .answer import Answer, Completion, End, Event, Piece, Scored
+from .answer import Answer, Completion, End, Events, Piece, Scored
 from .client import ServerError
-from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, chosen_entry
-from .server import ServerEngine, caused_by, text_or_none
+from .request_body import (
+    COMMON_SAMPLING,
+    RequestFields,
+    check_kind,
+    chosen_entry,
+    server_text,
+    server_tokens,
+    text_body,
+)
+from .server import ServerEngine, caused_by
 from .started import StartedServer
 from .vllm_sites import VllmTaps
 from .vllm_start import REQUEST_SETTINGS, check_arguments, check_vllm, start_vllm
@@ -105,41 +114,37 @@ class VllmEngine(ServerEngine):
         if self.started is not None and self._tap_folder is not None:
             shutil.rmtree(self._tap_folder, ignore_errors=True)
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         return (
             self._scored(plan, observe) if mode == "golden-prefill" else self._generated(plan, mode, observe)
         )
 
     async def observed(self, answer: Answer) -> Rows | None:
-        """The rows of a whole answer that were not taken yet, with what the taps wrote."""
+        """See `sending.Answering.observed`."""
         rows, notes = await self._taps.joined(answer, float(self.setting("timeout")))
         found = [finding("taps", text=note) for note in notes]
         self.findings += [one for one in found if one not in self.findings]
         return rows
 
     async def observed_so_far(self, answer: Answer) -> Rows | None:
-        """The next rows of an answer that goes on, as far as the taps wrote them by now."""
+        """See `sending.Answering.observed_so_far`."""
         return await self._taps.joined_so_far(answer)
 
     async def observed_at_last(self, answer: Answer) -> Rows | None:
-        """The other rows of an answer that broke off: with sites where the taps wrote them."""
+        """See `sending.Answering.observed_at_last`."""
         return await self._taps.joined_at_last(answer)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
         body = {"model": self._model, "tokens": [token_id]}
-        return text_or_none((await self.client.json("POST", "/detokenize", body)).get("prompt"))
+        return await server_text(self.client, body, "prompt")
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        prompt: dict[str, Any] = {"prompt": text}
-        if messages:
-            prompt = {**chat_body(messages, tools), "add_generation_prompt": True}
-        found = await self.client.json("POST", "/tokenize", {"model": self._model, **prompt})
-        return [int(token) for token in found["tokens"]]
+        is_chat, prompt = text_body(envelope)
+        generates = {"add_generation_prompt": True} if is_chat else {}
+        return await server_tokens(self.client, {"model": self._model, **prompt, **generates})
 
     def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
         """As every server's; of one that returns fewer likely tokens than requested, with both ways out."""
@@ -155,7 +160,7 @@ class VllmEngine(ServerEngine):
             ),
         )
 
-    async def _generated(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def _generated(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         forced = mode == "golden-decode"
         body = {
             **self._body(plan, forced),
@@ -185,7 +190,7 @@ class VllmEngine(ServerEngine):
             answered_by=completion.answered_by,
         )
 
-    async def _scored(self, plan: PlannedSequence, observe: bool) -> AsyncIterator[Event]:
+    async def _scored(self, plan: PlannedSequence, observe: bool) -> Events:
         fed = [*plan.prompt, *(plan.golden or ())[:-1]]
         body = {
             **self._body(plan, forced=True),

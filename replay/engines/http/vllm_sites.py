@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.errors import EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
 from ...request.resolve import Capabilities
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
-from ..base import Opening
+from ..base import Opening, no_such_site
 from .answer import Answer
 
 if TYPE_CHECKING:
@@ -65,10 +65,7 @@ class VllmTaps:
         ]
         self.sites = [folder.sites[index] for index in self._columns]
         if not self.sites:
-            raise BadInput(
-                f"--sites {opening.sites.pattern!r} matches no site",
-                "see the labels with --sites '.' and rip query",
-            )
+            raise no_such_site(opening.sites)
         self.not_seen, self.channel = list(folder.not_seen), folder.channel
         self.row_hash, self.sketch = ROW_HASH_NAME, SKETCH_NAME
 
@@ -189,8 +186,8 @@ class VllmTaps:
         source = np.flatnonzero(inside)
         shapes: list[ExecutionShape | None] = [None] * count
         topk = list(rows.topk)
-        for name in ("row_hash", "l2", "absmax", "sketch"):
-            getattr(summaries, name)[row_of] = getattr(tapped.summaries, name)[source][:, self._columns]
+        for mine, theirs in zip(summaries.arrays(), tapped.summaries.arrays(), strict=True):
+            mine[row_of] = theirs[source][:, self._columns]
         for row, index in zip(row_of.tolist(), source.tolist(), strict=True):
             shapes[row] = tapped.shapes[index]
             topk[row] = _with_logits(topk[row], tapped.topk[index])

@@ -18,7 +18,7 @@ from ....schemas.trace import Finding, Setting
 from ...request.findings import finding
 from ..base import Known, Opening
 from .settings import CACHE, SERVED_MODEL, server_arguments, server_environment
-from .started import StartedServer, has_module, launch
+from .started import Launch, StartedServer, has_module
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _PARSED_S = 180.0
@@ -88,7 +88,7 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
     arguments = server_arguments(stated, REQUEST_SETTINGS)
     command = [python, "-m", SERVER, "--model", str(model), *address, *arguments]
     try:
-        server = StartedServer(launch(command, opening, settings, environment))
+        server = StartedServer(Launch.of(command, opening, settings, environment))
     except BaseException:
         if tap is not None:
             shutil.rmtree(tap, ignore_errors=True)  # nothing will ever be written there
