@@ -1,6 +1,6 @@
 """Reading a tap folder: the ranks of one vLLM engine, their sites as one table, the rows of one request.
 
-It needs neither vLLM nor torch. Other files in the folder, and parts that are torn, are said and left alone.
+It needs neither vLLM nor torch. Other files in the folder are left alone, torn parts are reported too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from .join_ranks import RankView, TappedRows, join_sites, join_views, last_rows
+from .join_ranks import TappedRows, join_sites, join_views, last_rows
 from .rank_folder import KeyRows, RankFiles, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]
@@ -228,11 +228,9 @@ class TapFolder:
                     f"{len(rows.numbers)} requests were observed under the key {key}",
                     "give every request a key of its own, and ask for one sample (n = 1) a request",
                 )
-            view = RankView(rank, last_rows(rank.load(rows.numbers, since), len(rank.sites), since))
-            views.append(view)
-            recomputed = (
-                rows.count - len(view.rows.table) - view.rows.recomputed - max(0, since - len(prefix))
-            )
+            last = last_rows(rank.load(rows.numbers, since), len(rank.sites), since)
+            views.append((rank, last))
+            recomputed = rows.count - len(last.table) - last.recomputed - max(0, since - len(prefix))
             if since and recomputed > 0:
                 findings.append(
                     f"{recomputed} positions were computed again after their rows had been taken "
@@ -242,8 +240,8 @@ class TapFolder:
                 findings.append(f"rank {rank.name} did not see the end of the request")
             findings += [f"rank {rank.name}: {text}" for text in rank.broken]
         if not whole:
-            common = functools.reduce(np.intersect1d, [view.rows.positions for view in views])
-            views = [RankView(view.rank, view.rows.only(common)) for view in views]
+            common = functools.reduce(np.intersect1d, [rows.positions for _, rows in views])
+            views = [(rank, rows.only(common)) for rank, rows in views]
         return replace(join_views(views, self.sites, findings), prefix=prefix)
 
 

@@ -62,7 +62,6 @@ def segments_of(
     """Which rows of a step are observed.
 
     Args:
-        inputs: The step.
         numbers: The number of each request of the batch, NOBODY where it is not observed.
         first_out: Output row of the first one.
 
