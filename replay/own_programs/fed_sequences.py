@@ -31,8 +31,6 @@ class NewRows:
     """Where a pass computes new rows of one sequence.
 
     Attributes:
-        sequence: The sequence.
-        batch_row: Its row in the batch.
         first_column: The first column with a token that was not recorded before.
         token_ids: The new tokens, from that column on.
         shape: The pass, as the sequence sees it.
@@ -50,8 +48,6 @@ class FedSequence:
 
     Args:
         index: Its index in the trace.
-        request_id: The request it belongs to.
-        sample: Which sample of the request.
         prompt: Its prompt, where the program named it; else what the first pass feeds.
     """
 
@@ -186,12 +182,7 @@ class FedSequence:
         self._summaries.append(RowSummaries.empty(1, sites))
 
     def set_logits(self, logits_RV: torch.Tensor, k: int) -> None:
-        """The next-token distributions of the last R rows.
-
-        Args:
-            logits_RV: Raw logits.
-            k: How many of the most likely tokens are kept.
-        """
+        """The next-token distributions of the last R rows."""
         count = len(logits_RV)
         following = self.tokens[len(self.tokens) - count + 1 :]
         self._topk[-count:] = top_k_and_next(logits_RV, following, k)

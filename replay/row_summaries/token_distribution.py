@@ -82,13 +82,7 @@ def top_k_and_next(logits_RV: torch.Tensor, following: Sequence[int], k: int) ->
 
 
 def with_next(topk: TopK, logits_V: torch.Tensor, token: int) -> TopK:
-    """The same distribution with the raw log-probability of the token that follows it.
-
-    Args:
-        topk: The distribution.
-        logits_V: Its raw logits.
-        token: The token id, chosen or forced.
-    """
+    """The same distribution with the raw log-probability of the token that follows it."""
     assert topk.logsumexp is not None
     with np.errstate(invalid="ignore"):
         logprob = np.float32(np.float64(float(logits_V[token])) - topk.logsumexp)
