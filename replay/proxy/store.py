@@ -116,8 +116,6 @@ class Store:
     """Writes calls in the order they end.
 
     Args:
-        files: Where.
-        options: What is kept.
         report: Called with a sentence when something goes wrong.
     """
 
