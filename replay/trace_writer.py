@@ -52,7 +52,6 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
 
     Args:
         schema: As `schemas.trace.arrow_schema` gives it.
-        info: What is the same in all rows of their sequence.
         rows: The rows. Their summaries are taken over without a copy where they are contiguous.
     """
     count = len(rows.token_ids)

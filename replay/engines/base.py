@@ -31,7 +31,7 @@ MOST_SEQUENCES = 10_000
 
 
 @dataclass(frozen=True)
-class Known:
+class SettingSpec:
     """One setting: how its text is read, what it does, and what applies where it is not stated."""
 
     kind: Literal["choice", "number", "text"]
@@ -64,7 +64,7 @@ class Known:
         return text
 
 
-BATCH_SIZE = Known(
+BATCH_SIZE = SettingSpec(
     "number", "requests of the set that are sent together", least=1, most=MOST_SEQUENCES, default=1
 )
 
@@ -86,7 +86,7 @@ def split_pair(pair: str, form: str = r"\w+", example: str = "batch_size=8") -> 
     return key, text
 
 
-def defaults(known: Mapping[str, Known]) -> dict[str, Any]:
+def defaults(known: Mapping[str, SettingSpec]) -> dict[str, Any]:
     """What applies where nothing is stated, of those settings that have a default."""
     return {name: one.default for name, one in known.items() if one.default is not None}
 
@@ -211,11 +211,7 @@ class EngineKind(Protocol):
 
 
 class Engine(Target):
-    """One engine, opened by its constructor from an `Opening`, ready to run batches.
-
-    Args:
-        opening: What to open.
-    """
+    """One engine, opened by its constructor from an `Opening`, ready to run batches."""
 
     sampling_defaults_from = GENERATION_CONFIG
     settings: dict[str, Setting]
@@ -268,8 +264,6 @@ class Engine(Target):
         of every sequence in the same order.
 
         Args:
-            batch: What to run.
-            mode: Free, golden-decode or golden-prefill.
             observe: Whether sites are captured.
         """
 
@@ -278,22 +272,19 @@ class Engine(Target):
         """Free what the engine holds, and stop the server that it started. May be called twice."""
 
 
-def sorted_topk(
-    ids: Sequence[int], logprobs: Sequence[float], k: int, next_logprob: float | None = None
-) -> TopK:
+def sorted_topk(logprobs: Mapping[int, float], k: int, next_logprob: float | None = None) -> TopK:
     """A distribution in the order of a trace and cut to K: servers add the chosen token where it is not among
     the K most likely.
 
     Args:
-        ids: [n], in any order.
-        logprobs: [n], nats.
+        logprobs: Token id → nats, in any order.
         k: K.
         next_logprob: Of the token that was chosen from it or forced, nats; None where it is not known.
     """
-    id_array = np.asarray(ids, dtype=np.int32)
-    values = np.asarray(logprobs, dtype=np.float32)
-    order = np.lexsort((id_array, -values))[:k]
-    return TopK(id_array[order], None, values[order], None, None, next_logprob)
+    ids = np.array(list(logprobs), np.int32)
+    values = np.array(list(logprobs.values()), np.float32)
+    order = np.lexsort((ids, -values))[:k]
+    return TopK(ids[order], None, values[order], None, None, next_logprob)
 
 
 def unforced_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:

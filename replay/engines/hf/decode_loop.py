@@ -7,7 +7,7 @@ size stays until the last recorded sequence has ended; ended ones and neighbours
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -159,7 +159,11 @@ class BatchRun:
             ]
             # A chunk in which no prompt ends still has to give logits at one column; nobody reads them.
             kept_columns = sorted({last_columns[row] for row in ending}) or [end - start - 1]
-            with self._observing_long_pass(segments, len(inputs), end - start):
+            with (
+                nullcontext()
+                if self._taps is None
+                else self._taps.long_pass(segments, len(inputs), end - start, self._keeps)
+            ):
                 logits_BKV = self._forward(
                     ids_BT[:, start:end],
                     mask_BT[:, :end],
@@ -276,7 +280,11 @@ class BatchRun:
             self._block = StepBlock(BLOCK, len(self._live), self._n_sites)
         # What runs on after its end may leave the context, and must not fail there.
         last = self._engine.context_length - 1
-        with self._observing_step():
+        with (
+            nullcontext()
+            if self._taps is None or self._block is None
+            else self._taps.step(self._block, self._block_steps, self._keeps)
+        ):
             logits_B1V = self._forward(
                 torch.tensor([[token] for token in fed], device=device),
                 mask_BT,
@@ -286,20 +294,6 @@ class BatchRun:
         for live in self._live:
             live.computed += 1
         return logits_B1V[:, -1]
-
-    def _observing_step(self) -> AbstractContextManager[None]:
-        if self._taps is None or self._block is None:
-            return nullcontext()
-        return self._taps.step(self._block, self._block_steps, self._keeps)
-
-    def _observing_long_pass(
-        self, segments: list[Segment], batch: int, tokens: int
-    ) -> AbstractContextManager[None]:
-        return (
-            nullcontext()
-            if self._taps is None
-            else self._taps.long_pass(segments, batch, tokens, self._keeps)
-        )
 
     def _keep(self, batch_row: int, first_row: int, site: int, rows_RW: torch.Tensor) -> None:
         """Keep the raw bits of those rows whose position is wanted."""

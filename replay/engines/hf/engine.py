@@ -67,7 +67,7 @@ class HfEngine(Engine):
 
     @staticmethod
     def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse an attention implementation that the model does not have (see `base.Engine.check_start`)."""
+        """Refuse an attention implementation that the model lacks (see `base.EngineKind.check_start`)."""
         if "attention" in settings and isinstance(model, Path):
             check_attention(model, settings["attention"])
 

@@ -65,7 +65,7 @@ def check_attention(model: Path, attention: str) -> None:
     """Refuse an attention implementation that cannot be had, without reading any weight.
 
     Args:
-        model: A folder, of whose own code it is asked, or a GGUF file.
+        model: A folder, whose own code decides, or a GGUF file.
         attention: As `--set attention` names it.
 
     Raises:
@@ -87,7 +87,7 @@ def check_attention(model: Path, attention: str) -> None:
         raise BadInput(
             first_line(error), "install the package it names", stated_setting(f"attention={attention}")
         ) from error
-    except Exception as error:  # foreign files; what else is wrong with them is told when they are loaded
+    except Exception as error:  # foreign files; what else is wrong with them is reported when they are loaded
         if "attn_implementation" in str(error):
             raise _no_such_attention(attention) from error
 

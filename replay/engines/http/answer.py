@@ -19,8 +19,10 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Timing
-from .client import MOST_SAID, ServerError
+from .client import MOST_MESSAGE, ServerError
 
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+"""How an API like OpenAI's is requested to stream, and to say at the end how many tokens were cached."""
 HANDED_OVER_ROWS = 64
 HANDED_OVER_S = 1.0
 """Rows are handed over when so many wait, or the oldest so long: one at a time would be slow."""
@@ -248,11 +250,11 @@ def check_no_error(event: Mapping[str, Any]) -> None:
 
 def gave_up(message: Any) -> ServerError:
     """The error for an answer that the server ended with an error of its own."""
-    said = str(message)
+    text = str(message)
     failed = ServerError(
-        f"the server gave up: {said[:MOST_SAID]}", "request what it allows, or see the log of the server"
+        f"the server gave up: {text[:MOST_MESSAGE]}", "request what it allows, or see the log of the server"
     )
-    failed.said = said
+    failed.server_message = text
     return failed
 
 

@@ -21,7 +21,7 @@ from ...request.contract import REPORTED_BY_SERVER
 from ...request.findings import finding
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..base import Known, sorted_topk
+from ..base import SettingSpec, sorted_topk
 from .answer import End, Events, Piece, check_no_error, unended
 from .llama_child import PARAMETERS
 from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, server_text, server_tokens
@@ -46,9 +46,9 @@ class LlamaCppEngine(ServerEngine):
         seed=lambda seed: seed % 2**32,  # its seeds have 32 bits
         special=("logit_bias",),
     )
-    own_settings: Mapping[str, Known] = {
+    own_settings: Mapping[str, SettingSpec] = {
         "cache": CACHE,
-        "stream": Known(
+        "stream": SettingSpec(
             "choice",
             "true: tokens as they are made; false: all at the end, those that end inside a character too",
             ("true", "false"),
@@ -58,7 +58,7 @@ class LlamaCppEngine(ServerEngine):
 
     @classmethod
     def check_start(cls, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse what the server of xllamacpp cannot be started with (see `base.Engine.check_start`).
+        """Refuse what the server of xllamacpp cannot be started with (see `base.EngineKind.check_start`).
 
         Raises:
             BadInput: No GGUF file, no xllamacpp, an unknown setting, or a value that does not fit.
@@ -248,15 +248,13 @@ class LlamaCppEngine(ServerEngine):
         likely = row.get("top_logprobs")
         if not likely:
             return None
-        # Minus infinity is written as null.
-        values = [float("-inf") if item["logprob"] is None else float(item["logprob"]) for item in likely]
-        chosen = row.get("logprob")
-        return sorted_topk(
-            [int(item["id"]) for item in likely],
-            values,
-            self.topk,
-            float("-inf") if chosen is None else float(chosen),
-        )
+        logprobs = {int(item["id"]): _or_minus_infinity(item["logprob"]) for item in likely}
+        return sorted_topk(logprobs, self.topk, _or_minus_infinity(row.get("logprob")))
+
+
+def _or_minus_infinity(logprob: float | None) -> float:
+    """A log-probability: minus infinity is written as null."""
+    return float("-inf") if logprob is None else float(logprob)
 
 
 def _decimal(value: int | float) -> int | float:

@@ -13,7 +13,7 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..base import Known
+from ..base import SettingSpec
 from .answer import End, Events, Piece, check_no_error, unended
 from .request_body import (
     COMMON_SAMPLING,
@@ -37,7 +37,7 @@ class OllamaEngine(ServerEngine):
     name = "ollama"
     capabilities = TEXT_ENGINE
     fields = RequestFields(COMMON_SAMPLING, {"repetition_penalty": "repeat_penalty"}, left_out={})
-    own_settings: Mapping[str, Known] = {"served_model": SERVED_MODEL}
+    own_settings: Mapping[str, SettingSpec] = {"served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
         """Find out which model is called, and which weights that is.

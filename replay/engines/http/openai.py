@@ -16,8 +16,8 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..base import Known
-from .answer import Completion, End, Events, Piece
+from ..base import SettingSpec
+from .answer import STREAMED, Completion, End, Events, Piece
 from .client import Refused
 from .request_body import (
     COMMON_SAMPLING,
@@ -50,9 +50,9 @@ class OpenAiEngine(ServerEngine):
     capabilities = TEXT_ENGINE
     # Not all of them are OpenAI's, but all are common.
     fields = RequestFields((*COMMON_SAMPLING, "logit_bias"), left_out={})
-    own_settings: Mapping[str, Known] = {
+    own_settings: Mapping[str, SettingSpec] = {
         "served_model": SERVED_MODEL,
-        "max_tokens_field": Known(
+        "max_tokens_field": SettingSpec(
             "choice",
             "the name of the limit; newer models have the second",
             ("max_tokens", "max_completion_tokens"),
@@ -105,16 +105,16 @@ class OpenAiEngine(ServerEngine):
             "model": self._model,
             **self.fields.stated(plan),
             **({} if is_unlimited(plan) else {limit: plan.most_tokens}),
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **STREAMED,
             **prompt,
         }
         return "/v1/chat/completions" if is_chat else "/v1/completions", body
 
     def _about_limit(self, refusal: Refused) -> EngineFailed:
         """The refusal; of a model that names the limit differently, with how to fix it."""
-        if self.setting("max_tokens_field") == "max_tokens" and "max_completion_tokens" in refusal.said:
-            return EngineFailed(refusal.message, "add --set max_tokens_field=max_completion_tokens")
+        named, other = self.setting("max_tokens_field"), "max_completion_tokens"
+        if named != other and other in refusal.server_message:
+            return EngineFailed(refusal.message, f"add --set max_tokens_field={other}")
         return refusal
 
 

@@ -95,7 +95,6 @@ async def check_kind(client: HttpClient, kind: str, signs: Mapping[str, Sequence
     """What a server reports of itself, if it is of the expected kind.
 
     Args:
-        client: Calls it.
         kind: What it should be, for messages.
         signs: Paths that it may answer, each with the names that its answer then has; the first one counts.
 

@@ -130,8 +130,6 @@ class _Sequence:
     """One sequence from sending to its end.
 
     Args:
-        sending: The batch it belongs to.
-        plan: The sequence.
         arrived: Gets its rows, and its end or failure.
     """
 

@@ -18,7 +18,7 @@ from ....schemas.trace import Mode, Setting
 from ...request.batches import Batch, PlannedSequence
 from ...request.resolve import UNKNOWN_LENGTH
 from ...row_summaries.rows import Rows
-from ..base import Engine, Finished, Known, Opening
+from ..base import Engine, Finished, Opening, SettingSpec
 from ..model_files import load_local_tokenizer
 from .client import UNEXPECTED, BackgroundLoop, HttpClient, Refused, unexpected
 from .request_body import RequestFields
@@ -49,7 +49,7 @@ class ServerEngine(Answering, Engine):
     """As it is registered."""
     fields: ClassVar[RequestFields]
     """The sampling fields that its requests have, beside `n` and `max_tokens`."""
-    own_settings: Mapping[str, Known] = {}
+    own_settings: Mapping[str, SettingSpec] = {}
     """Settings of this engine's requests beside those of all clients."""
 
     def __init__(self, opening: Opening) -> None:
@@ -81,7 +81,7 @@ class ServerEngine(Answering, Engine):
 
     @classmethod
     def check_start(cls, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse what no server can be started with (see `base.Engine.check_start`).
+        """Refuse what no server can be started with (see `base.EngineKind.check_start`).
 
         Raises:
             BadInput: This engine is only called by its URL.

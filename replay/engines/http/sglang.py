@@ -18,7 +18,7 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..base import Known, sorted_topk
+from ..base import SettingSpec, sorted_topk
 from .answer import End, Events, Piece, Scored, check_no_error, gave_up, unended
 from .request_body import (
     COMMON_SAMPLING,
@@ -49,7 +49,7 @@ class SglangEngine(ServerEngine):
         {"seed": "sampling_seed", "min_tokens": "min_new_tokens"},
         seed=lambda seed: (seed + 2**63) % 2**64 - 2**63,  # it takes 64 bits as a signed number
     )
-    own_settings: Mapping[str, Known] = {"cache": CACHE, "served_model": SERVED_MODEL}
+    own_settings: Mapping[str, SettingSpec] = {"cache": CACHE, "served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
         """Find out what is served.
@@ -134,7 +134,7 @@ class SglangEngine(ServerEngine):
         # Row i of the input is the distribution that its token i came from; there is none for the first.
         rows = [self._row(*row) for row in zip(top[1:], chosen[1:], strict=True)]
         last = {int(token): float(logprob) for logprob, token, *_ in about["output_top_logprobs"][0]}
-        topk = sorted_topk(list(last), list(last.values()), self.topk, last.get(golden[-1]))
+        topk = sorted_topk(last, self.topk, last.get(golden[-1]))
         yield Scored([*rows, topk])
         yield End("golden", text="", answered_by=self._answered_by(about))
 
@@ -156,8 +156,8 @@ class SglangEngine(ServerEngine):
         """One distribution, of entries [logprob, id, text]."""
         if not likely:
             return None
-        ids, logprobs = [int(entry[1]) for entry in likely], [float(entry[0]) for entry in likely]
-        return sorted_topk(ids, logprobs, self.topk, float(chosen[0]))
+        logprobs = {int(token): float(logprob) for logprob, token, *_ in likely}
+        return sorted_topk(logprobs, self.topk, float(chosen[0]))
 
     def _answered_by(self, about: Mapping[str, Any]) -> dict[str, str]:
         version = about.get("weight_version")

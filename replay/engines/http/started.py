@@ -27,11 +27,6 @@ _ANSWER_S = 60.0
 def has_module(python: str, module: str, *flags: str) -> bool:
     """Whether an interpreter finds a module.
 
-    Args:
-        python: The interpreter.
-        module: Dotted name.
-        flags: Options of the interpreter.
-
     Raises:
         EngineFailed: It cannot be run.
     """
@@ -53,6 +48,11 @@ STOP_S = 6.0
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOG_END = 1 << 16
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_HARMLESS, _ERROR_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING"), ("ERROR", "CRITICAL", "FATAL")
+_NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b:")
+"""`ValueError: …`, and the exceptions of modules: `torch.OutOfMemoryError: …`."""
+_BEGINS_ERROR = re.compile(r"\b(error|fatal)\b:", re.IGNORECASE)
+"""`error: …`, as argument parsers and programs in C write it."""
 _PYDANTIC = re.compile(r"\bvalidation errors? for \w+$")
 _LEVEL_WITHIN = 60
 """Characters at the beginning of a log line among which its level stands."""
@@ -235,8 +235,10 @@ def _last_error(log: Path) -> str:
     except OSError:
         return ""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
-    for is_error in (_names_error, _has_error_level, _begins_error):
-        if errors := [at for at, line in enumerate(plain) if not _is_harmless(line) and is_error(line)]:
+    # A line's own level counts, whatever it quotes: a warning may name an error that could come.
+    harmful = [at for at, line in enumerate(plain) if _level(line) not in _HARMLESS]
+    for is_error in (_NAMES_ERROR.search, lambda line: _level(line) in _ERROR_LEVELS, _BEGINS_ERROR.search):
+        if errors := [at for at in harmful if is_error(plain[at])]:
             last = plain[errors[-1]]
             if _PYDANTIC.search(last):  # what was wrong stands on its next line
                 last = " ".join(plain[errors[-1] : errors[-1] + 2])
@@ -248,22 +250,3 @@ def _level(line: str) -> str:
     """The level that a log line begins with, behind a process and a time; empty where it has none."""
     found = _LEVEL.search(line[:_LEVEL_WITHIN])
     return found[0] if found else ""
-
-
-def _is_harmless(line: str) -> bool:
-    """Whether a line's own level says so, whatever it quotes: a warning may name an error that could come."""
-    return _level(line) in ("DEBUG", "INFO", "WARN", "WARNING")
-
-
-def _has_error_level(line: str) -> bool:
-    return _level(line) in ("ERROR", "CRITICAL", "FATAL")
-
-
-def _names_error(line: str) -> bool:
-    """`ValueError: …`, and the exceptions of modules: `torch.OutOfMemoryError: …`."""
-    return re.search(r"\b\w*(Error|Exception)\b:", line) is not None
-
-
-def _begins_error(line: str) -> bool:
-    """`error: …`, as argument parsers and programs in C write it."""
-    return re.search(r"\b(error|fatal)\b:", line, re.IGNORECASE) is not None

@@ -143,8 +143,7 @@ class TgiEngine(ServerEngine):
     def _distribution(self, top: Any, chosen: float) -> TopK | None:
         if not top:
             return None
-        ids, logprobs = [int(one["id"]) for one in top], [float(one["logprob"]) for one in top]
-        return sorted_topk(ids, logprobs, self.topk, chosen)
+        return sorted_topk({int(one["id"]): float(one["logprob"]) for one in top}, self.topk, chosen)
 
 
 def _tokens(found: Any) -> list[tuple[int, str]]:

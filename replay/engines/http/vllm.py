@@ -24,7 +24,7 @@ from ...request.resolve import Capabilities
 from ...row_summaries.rows import Rows, TopK
 from ..base import sorted_topk, unforced_tokens
 from ..model_files import generation_config
-from .answer import Answer, Completion, End, Events, Piece, Scored
+from .answer import STREAMED, Answer, Completion, End, Events, Piece, Scored
 from .client import ServerError
 from .request_body import (
     COMMON_SAMPLING,
@@ -149,7 +149,7 @@ class VllmEngine(ServerEngine):
     def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
         """As every server's; of one that returns fewer likely tokens than requested, with both ways out."""
         explained = super().explained(error, plan)
-        most = _TOO_MANY.search(error.said) if isinstance(error, ServerError) else None
+        most = _TOO_MANY.search(error.server_message) if isinstance(error, ServerError) else None
         if most is None or not isinstance(explained, EngineFailed):
             return explained
         return caused_by(
@@ -166,8 +166,7 @@ class VllmEngine(ServerEngine):
             **self._body(plan, forced),
             "prompt": list(plan.prompt),
             "max_tokens": plan.most_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **STREAMED,
             "vllm_xargs": {
                 "rip_tap": self._taps.key(plan) if observe else "",
                 **({"rip_force": list(plan.golden or ())} if forced else {}),
@@ -267,14 +266,14 @@ class VllmEngine(ServerEngine):
     def _of_generated(self, row: Mapping[str, float] | None, next_logprob: float | None) -> TopK | None:
         if not row:
             return None
-        ids = [int(key.removeprefix("token_id:")) for key in row]
-        return sorted_topk(ids, list(row.values()), self.topk, next_logprob)
+        logprobs = {int(key.removeprefix("token_id:")): logprob for key, logprob in row.items()}
+        return sorted_topk(logprobs, self.topk, next_logprob)
 
     def _of_prompt(self, row: Mapping[str, Mapping[str, Any]] | None, following: int) -> TopK | None:
         if not row:
             return None
         logprobs = {int(key): float(entry["logprob"]) for key, entry in row.items()}
-        return sorted_topk(list(logprobs), list(logprobs.values()), self.topk, logprobs.get(following))
+        return sorted_topk(logprobs, self.topk, logprobs.get(following))
 
 
 _TOO_MANY = re.compile(r"logprobs\b.* greater than max allowed: ([0-9]+)")

@@ -51,7 +51,6 @@ class OfflineAdapter(Engine):
     """An offline engine, opened.
 
     Args:
-        kind: Which.
         opening: What to open; the model's folder or file is handed to its constructor.
 
     Raises:
