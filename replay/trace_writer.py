@@ -147,8 +147,6 @@ def _lists(rows: Sequence[np.ndarray[Any, Any] | None], kind: pa.DataType) -> pa
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
 
 
-__all__ = ["SequenceInfo", "TraceWriter"]
-
 FLUSH_BYTES = 64 << 20
 """Buffered site summaries at which a part is written."""
 FLUSH_SECONDS = 8.0

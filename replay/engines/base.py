@@ -16,6 +16,7 @@ from ...schemas.errors import BadInput, stated_setting
 from ...schemas.trace import Finding, Mode, Setting, Site
 from ..request.batches import PlannedSequence
 from ..request.contract import GENERATION_CONFIG
+from ..request.expected_answer import first_difference
 from ..request.resolve import Capabilities, Target
 from ..row_summaries.rows import TopK
 from .model_files import tokenize
@@ -290,9 +291,9 @@ def sorted_topk(logprobs: Mapping[int, float], k: int, next_logprob: float | Non
 def unforced_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:
     """How generated tokens differ from those that were to be forced; None: they are those."""
     golden = plan.golden or ()
-    for step, (wanted, token) in enumerate(zip(golden, generated, strict=False)):
-        if wanted != token:
-            return f"step {step} generated token {token} where {wanted} was to be forced"
-    if len(generated) != len(golden):
-        return f"{len(generated)} tokens were generated where {len(golden)} were to be forced"
-    return None
+    step = first_difference(golden, generated)
+    if step is None:
+        return None
+    if step < min(len(golden), len(generated)):
+        return f"step {step} generated token {generated[step]} where {golden[step]} was to be forced"
+    return f"{len(generated)} tokens were generated where {len(golden)} were to be forced"

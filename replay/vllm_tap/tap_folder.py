@@ -45,11 +45,6 @@ class TapFolder:
         self._lock = threading.Lock()
         """Requests of one batch are read from several threads."""
 
-    @property
-    def failures(self) -> list[str]:
-        """Why ranks observe nothing any more, in sentences."""
-        return [f"rank {rank.name}: {rank.why}" for rank in self._ranks if rank.state == "failed"]
-
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until every rank of the newest engine has named its sites.
 
@@ -58,9 +53,9 @@ class TapFolder:
         """
         deadline = time.monotonic() + timeout_s
         while not self._refresh():
-            if self.failures:
+            if failed := [rank for rank in self._ranks if rank.state == "failed"]:
                 raise EngineFailed(
-                    f"vLLM's taps ended: {'; '.join(self.failures)}",
+                    f"vLLM's taps ended: {_reasons(failed)}",
                     "fix that and start vLLM again",
                 )
             if time.monotonic() >= deadline:
@@ -142,9 +137,8 @@ class TapFolder:
             if partial and seen:
                 return self._joined(key, seen, since)
             if stopped:
-                reason = "; ".join(f"rank {rank.name}: {rank.why}" for rank in stopped)
                 raise EngineFailed(
-                    f"the request {key} was not observed to its end: {reason}", "start vLLM again"
+                    f"the request {key} was not observed to its end: {_reasons(stopped)}", "start vLLM again"
                 )
             raise EngineFailed(
                 f"the request {key} was not observed to its end within {late_s:g} s: "
@@ -243,6 +237,11 @@ class TapFolder:
             common = functools.reduce(np.intersect1d, [rows.positions for _, rows in views])
             views = [(rank, rows.only(common)) for rank, rows in views]
         return replace(join_views(views, self.sites, findings), prefix=prefix)
+
+
+def _reasons(ranks: Sequence[RankFiles]) -> str:
+    """Why ranks observe nothing any more."""
+    return "; ".join(f"rank {rank.name}: {rank.why}" for rank in ranks)
 
 
 def _of_its_replicas(

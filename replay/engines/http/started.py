@@ -106,7 +106,7 @@ class StartedServer:
 
     def __init__(self, launch: Launch) -> None:
         self.log, self._launch = launch.log, launch
-        port = _free_port() if launch.port == 0 else _unused(launch.port)
+        port = _unused_port(launch.port)
         self.url = f"http://127.0.0.1:{port}"
         command = [part.replace("{port}", str(port)) for part in launch.command]
         try:
@@ -194,24 +194,20 @@ class StartedServer:
         return self._process.poll() is None
 
 
-def _free_port() -> int:
+def _unused_port(wanted: int) -> int:
+    """A port of 127.0.0.1 that nobody uses: the one that is wanted, or any where that is 0."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
-
-
-def _unused(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if wanted:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", wanted))
         except OSError as error:
             raise BadInput(
-                f"port {port} cannot be used: {error.strerror}",
+                f"port {wanted} cannot be used: {error.strerror}",
                 "choose another one with --set port=N, or leave it out for a free one",
             ) from None
-    return port
+        number: int = probe.getsockname()[1]
+        return number
 
 
 def _private(path: str, flags: int) -> int:

@@ -176,7 +176,7 @@ class Recorder:
         self._taps.show_to(None)
         LOG.warning("rip observes nothing any more: %s. Serving goes on.", why)
         try:
-            self._folder.say("failed", why)
+            self._folder.write_state("failed", why)
         except OSError as error:
             LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
 
@@ -190,7 +190,7 @@ class Recorder:
             self._guarded(self._settle)
             self._guarded(self._flush)
             self._folder.close()
-            self._guarded(lambda: self._folder.say("closed", "the process has ended"))
+            self._guarded(lambda: self._folder.write_state("closed", "the process has ended"))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:

@@ -111,7 +111,7 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
         folder.write_sites(json.dumps({"sites": sites, "not_seen": found.not_seen, "kernel": kernel}))
         observe_runner(runner, recorder)
         taps.attach()
-        folder.say("ready")
+        folder.write_state("ready")
     except Exception as error:  # whatever it is, the worker serves
         recorder.failed_by(error)
         return recorder
