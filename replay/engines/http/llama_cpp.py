@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,8 @@ class LlamaCppEngine(ServerEngine):
             if isinstance(params.get(other), int | float)
         }
         self._slots = int(props.get("total_slots") or 1)
+        self._slot_locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """The right to use each slot: a second sequence on it would empty its cache."""
         self._by = {
             "model": str(props.get("model_path", "")),
             "system_fingerprint": str(props.get("build_info", "")),
@@ -193,7 +196,7 @@ class LlamaCppEngine(ServerEngine):
         """Each recorded token by a request of its own, on a slot whose cache holds all before it."""
         fed = list(plan.prompt)
         slot = plan.sequence % self._slots
-        async with self._slot(slot):
+        async with self._slot_locks[slot]:
             for step, token in enumerate(plan.golden or ()):
                 body = {
                     "prompt": fed,
@@ -216,11 +219,6 @@ class LlamaCppEngine(ServerEngine):
                 yield Piece([token], topk, event.get("content", ""))
                 fed.append(token)
         yield End("golden", answered_by=self._by)
-
-    def _slot(self, index: int) -> asyncio.Lock:
-        """The right to use one slot: a second sequence on it would empty its cache."""
-        self._locks: dict[int, asyncio.Lock] = getattr(self, "_locks", {})
-        return self._locks.setdefault(index, asyncio.Lock())
 
     def _body(self, plan: PlannedSequence) -> dict[str, Any]:
         bias = [[int(token), float(value)] for token, value in plan.value("logit_bias").items()]

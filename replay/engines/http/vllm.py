@@ -104,7 +104,8 @@ class VllmEngine(ServerEngine):
         self.sites, self.channel = self._taps.sites, self._taps.channel
         self.row_hash, self.sketch = self._taps.row_hash, self._taps.sketch
         self.not_seen += self._taps.not_seen
-        self.capabilities = self._taps.capabilities(type(self).capabilities)
+        observes = bool(self.sites)
+        self.capabilities = replace(self.capabilities, sites=observes, logits_hash=observes)
         if self.opening.mode == "golden-decode":
             await self._check_forcing()
 
