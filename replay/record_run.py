@@ -47,20 +47,13 @@ class Logits:
 
 
 class Recorder:
-    """Writes what an engine hands over and keeps what the summary needs.
-
-    Args:
-        writer: Where rows go.
-        engine: An opened engine.
-        batches: Everything that will be run.
-        progress: Called after every piece of work.
-    """
+    """Writes what an engine hands over and keeps what the summary needs."""
 
     def __init__(
         self, writer: TraceWriter, engine: Engine, batches: Sequence[Batch], progress: Progress
     ) -> None:
         self._writer = writer
-        self._engine = engine
+        self.engine = engine
         self._progress = progress
         planned = [sequence for batch in batches for sequence in batch.sequences if sequence.recorded]
         self._planned = {sequence.sequence: sequence for sequence in planned}
@@ -81,7 +74,7 @@ class Recorder:
         note = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         before = self._done
         self.show(f"prefill · {note}")
-        events = self._engine.run(batch, mode, observe)
+        events = self.engine.run(batch, mode, observe)
         try:
             for event in events:
                 self._take(event, first)
@@ -112,7 +105,7 @@ class Recorder:
 
     def token_text(self) -> dict[str, str]:
         """Text of every token id that occurs, so that a report can show words without the tokenizer."""
-        return {str(token): text for token, text in self._engine.texts_of(sorted(self._ids)).items()}
+        return {str(token): text for token, text in self.engine.texts_of(sorted(self._ids)).items()}
 
     def outcomes(self, envelopes: Mapping[str, Envelope], mode: Mode) -> list[Outcome]:
         """How every recorded sequence ended.
@@ -125,8 +118,8 @@ class Recorder:
         for sequence, plan in self._planned.items():
             tokens, finished = self._tokens[sequence], self._finished[sequence]
             # Without a tokenizer, an engine's text is empty whatever the model wrote.
-            text = finished.text if self._engine.has_tokenizer() else None
-            generated = Generated(tokens, text, finished.reason, self._engine.capabilities.token_ids)
+            text = finished.text if self.engine.has_tokenizer() else None
+            generated = Generated(tokens, text, finished.reason, self.engine.capabilities.token_ids)
             free = mode == "free"
             found.append(
                 Outcome(

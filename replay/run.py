@@ -107,9 +107,6 @@ def replay(
 
     Args:
         envelopes: What to run, in this order; their request ids differ.
-        opened: What runs them.
-        options: How to run.
-        out: The trace's path.
         progress: Called after every piece of work.
 
     Raises:
@@ -128,7 +125,7 @@ def replay(
     writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
     recorder = Recorder(writer, engine, batches, progress)
     try:
-        final = _execute(_Run(engine, batches, options, recorder, findings, started), header)
+        final = _execute(recorder, batches, options, findings, header, started)
         writer.finish(final)
     except KeyboardInterrupt:
         raise _interrupted(writer, recorder, header) from None
@@ -138,7 +135,7 @@ def replay(
         kept = _keep(writer, recorder, header)
         if kept is None:
             raise
-        raise type(error)(f"{error.message}; {kept}", error.fix) from error
+        raise type(error)(f"{error.message}; {kept[1]}", error.fix) from error
     finally:
         writer.close()
     by_id = {envelope.request_id: envelope for envelope in envelopes}
@@ -223,15 +220,7 @@ def _header(
         mode=options.mode,
         capture=options.capture,
         channel=engine.channel if options.observes else "",
-        requests=[
-            Request(
-                request_id=request.envelope.request_id,
-                envelope_sha256=request.envelope.sha256(),
-                envelope=request.envelope.to_object(),
-                sampling=dict(request.sampling),
-            )
-            for request in requests
-        ],
+        requests=[Request.of(request.envelope, request.sampling) for request in requests],
         fingerprint=opened.fingerprint,
         sites=engine.sites if options.observes else [],
         site_filter=options.site_filter,
@@ -248,35 +237,33 @@ def _stated(findings: Findings) -> dict[str, Any]:
     return {"findings": [sentence(one) for one in found], "findings_data": found}
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What is executed, and what it is recorded with."""
+def _execute(
+    recorder: Recorder,
+    batches: Sequence[Batch],
+    options: Options,
+    findings: Findings,
+    header: TraceHeader,
+    started: float,
+) -> TraceHeader:
+    """Run every batch and the observer check → the header as it is known at the end.
 
-    engine: Engine
-    batches: Sequence[Batch]
-    options: Options
-    recorder: Recorder
-    findings: Findings
-    started: float
-    """When the replay did, by `time.perf_counter`."""
-
-
-def _execute(run: _Run, header: TraceHeader) -> TraceHeader:
-    """Run every batch and the observer check → the header as it is known at the end."""
-    engine, options, recorder = run.engine, run.options, run.recorder
+    Args:
+        started: When the replay did, by `time.perf_counter`.
+    """
+    engine = recorder.engine
     engine.reset()
-    for batch in run.batches:
+    for batch in batches:
         recorder.run(batch, options.mode, options.observes)
     replayed = time.perf_counter()
     seconds = {} if options.load_seconds is None else {"load": round(options.load_seconds, 6)}
-    seconds["replay"] = round(replayed - run.started, 6)
+    seconds["replay"] = round(replayed - started, 6)
     observer = ObserverCheck(state="not run", why="no sites were captured")
     if options.observes:
         recorder.show("observer check: the first batch with taps off")
-        observer = check_observer(engine, run.batches[0], options.mode, recorder.first_logits)
+        observer = check_observer(engine, batches[0], options.mode, recorder.first_logits)
         seconds["observer"] = round(time.perf_counter() - replayed, 6)
-    recorder.add_findings(run.findings)
-    run.findings.extend(engine.findings)  # some are made while it runs
+    recorder.add_findings(findings)
+    findings.extend(engine.findings)  # some are made while it runs
     not_seen = engine.not_seen
     if options.capture == "tensors" and not recorder.kept_tensors:
         not_seen = [*not_seen, "no row was kept: every sequence ended before the positions of --positions"]
@@ -287,41 +274,30 @@ def _execute(run: _Run, header: TraceHeader) -> TraceHeader:
             "not_seen": not_seen,
             "results": recorder.results(),
             "token_text": recorder.token_text(),
-            **_stated(run.findings),
+            **_stated(findings),
         }
     )
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """What a run that ends early leaves."""
-
-    rows: int
-    texts: int
-    folder: Path
-
-    def __str__(self) -> str:
-        if self.rows:
-            return f"{self.rows} rows are kept in {self.folder}"
-        return f"{self.texts} {'texts are' if self.texts > 1 else 'text is'} kept in {self.folder}"
 
 
 def _interrupted(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> Interrupted:
     kept = _keep(writer, recorder, header)
     if kept is None:
         return Interrupted("interrupted; nothing was recorded yet", "run the command again")
-    return Interrupted(
-        f"interrupted; {kept}", f"rip query {kept.folder} and rip diverge read them as they are"
-    )
+    folder, what = kept
+    return Interrupted(f"interrupted; {what}", f"rip query {folder} and rip diverge read them as they are")
 
 
-def _keep(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> _Kept | None:
-    """Keep what a run that ends early has recorded; None: nothing."""
+def _keep(writer: TraceWriter, recorder: Recorder, header: TraceHeader) -> tuple[Path, str] | None:
+    """Keep what a run that ends early has recorded: where, and what, in words; None: nothing."""
     results = recorder.results()
     if results:
         writer.update(header.model_copy(update={"results": results}))
     folder = writer.abandon()
-    return None if folder is None else _Kept(writer.rows_written, len(results), folder)
+    if folder is None:
+        return None
+    texts = f"{len(results)} texts are" if len(results) > 1 else "1 text is"
+    rows = f"{writer.rows_written} rows are" if writer.rows_written else texts
+    return folder, f"{rows} kept in {folder}"
 
 
 def _has_effect(setting: Setting) -> bool:

@@ -38,7 +38,6 @@ def trace_from_tap(
 
     Args:
         folder: RIP_TAP of the engine.
-        out: The trace.
         lane: Name of this way to run.
         fingerprint: The environment, where it is known.
         force: Replace a trace of that name.
@@ -112,7 +111,7 @@ def _header(taps: TapFolder, lane: Lane, fingerprint: Fingerprint | None) -> Tra
 
 def _request(name: str, prompt: list[int]) -> Request:
     envelope = Envelope(request_id=name, prompt_token_ids=prompt, runtime=Runtime(engine="vllm"))
-    return Request(request_id=name, envelope_sha256=envelope.sha256(), envelope=envelope.to_object())
+    return Request.of(envelope)
 
 
 def _rows(sequence: int, tapped: TappedRows, n_sites: int) -> Rows:
@@ -122,8 +121,8 @@ def _rows(sequence: int, tapped: TappedRows, n_sites: int) -> Rows:
     tokens[: len(tapped.prefix)] = tapped.prefix[:count]
     tokens[tapped.positions] = tapped.token_ids
     summaries = RowSummaries.empty(count, n_sites)
-    for name in ("row_hash", "l2", "absmax", "sketch"):
-        getattr(summaries, name)[tapped.positions] = getattr(tapped.summaries, name)
+    for mine, theirs in zip(summaries.arrays(), tapped.summaries.arrays(), strict=True):
+        mine[tapped.positions] = theirs
     shapes: list[ExecutionShape | None] = [None] * count
     topk: list[TopK | None] = [None] * count
     for row, position in enumerate(tapped.positions.tolist()):

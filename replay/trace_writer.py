@@ -52,7 +52,6 @@ def table_of(schema: pa.Schema, info: SequenceInfo, rows: Rows) -> pa.Table:
 
     Args:
         schema: As `schemas.trace.arrow_schema` gives it.
-        info: What is the same in all rows of their sequence.
         rows: The rows. Their summaries are taken over without a copy where they are contiguous.
     """
     count = len(rows.token_ids)
@@ -147,8 +146,6 @@ def _lists(rows: Sequence[np.ndarray[Any, Any] | None], kind: pa.DataType) -> pa
     mask = pa.array([row is None for row in rows], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
 
-
-__all__ = ["SequenceInfo", "TraceWriter"]
 
 FLUSH_BYTES = 64 << 20
 """Buffered site summaries at which a part is written."""

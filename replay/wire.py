@@ -95,14 +95,14 @@ def with_calls(text: str, calls: Sequence[Mapping[str, Any]]) -> str:
     """The text of an answer, followed by one line of canonical JSON a call.
 
     Args:
-        text: What was said beside the calls.
-        calls: As the OpenAI API tells them. Their ids are left out: they are drawn anew for every answer.
+        text: The text beside the calls.
+        calls: As the OpenAI API returns them. Their ids are left out: they are drawn anew for every answer.
     """
     lines = [text] if text else []
     for call in calls:
         function = call.get("function") or {}
-        said = {"name": function.get("name"), "arguments": function.get("arguments")}
-        lines.append(canonical_json(said).decode())
+        call_text = canonical_json({name: function.get(name) for name in ("name", "arguments")})
+        lines.append(call_text.decode())
     return "\n".join(lines)
 
 
@@ -111,6 +111,7 @@ MAX_EVENT_BYTES = 64 << 20
 # Atomic groups, because "\r\n" is one line end and must never be taken for two.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OVERLAP = 3
 """Bytes of a blank line ("\\r\\n\\r\\n") that can stand before the end of a chunk."""
 
@@ -151,7 +152,7 @@ class Splitter:
 
 def data_of(event: bytes) -> bytes | None:
     """The data of an event, its lines joined by newlines; None where it carries none (a comment, a ping)."""
-    lines = [value for name, value in _fields(event) if name == b"data"]
+    lines = [value.removeprefix(b" ") for line, _ in _lines(event) if (value := _data_of(line)) is not None]
     return b"\n".join(lines) if lines else None
 
 
@@ -159,10 +160,10 @@ def with_data(event: bytes, data: bytes) -> bytes:
     """The same event with this data, one line of it, where its first data line stood."""
     written, done = [], False
     for line, end in _lines(event):
-        if not _is_data(line):
+        if _data_of(line) is None:
             written.append(line + end)
         elif not done:
-            mark = b"\xef\xbb\xbf" if line.startswith(b"\xef\xbb\xbf") else b""
+            mark = _BYTE_ORDER_MARK if line.startswith(_BYTE_ORDER_MARK) else b""
             written.append(mark + b"data: " + data + end)
             done = True
     return b"".join(written)
@@ -172,13 +173,7 @@ def _lines(event: bytes) -> list[tuple[bytes, bytes]]:
     return [(found[1], found[2]) for found in _LINE.finditer(event) if found[0]]
 
 
-def _fields(event: bytes) -> list[tuple[bytes, bytes]]:
-    fields = []
-    for line, _ in _lines(event):
-        name, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
-        fields.append((name, value.removeprefix(b" ")))
-    return fields
-
-
-def _is_data(line: bytes) -> bool:
-    return line.removeprefix(b"\xef\xbb\xbf").partition(b":")[0] == b"data"
+def _data_of(line: bytes) -> bytes | None:
+    """What follows the name of a data line; None for any other line."""
+    name, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
+    return value if name == b"data" else None

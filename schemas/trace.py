@@ -6,8 +6,9 @@ file's key-value metadata. pyarrow is imported only by the functions that need i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from . import columns
 from .base import Document, Record
@@ -18,6 +19,8 @@ from .fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .envelope import Envelope
 
 HEADER_KEY = b"rip.trace"
 """Parquet key-value metadata key that holds the header's JSON."""
@@ -127,6 +130,16 @@ class Request(Record):
     """The whole envelope; None where only its digest is kept."""
     sampling: dict[str, Setting] = {}
     """Every sampling field that was really used, defaults included."""
+
+    @classmethod
+    def of(cls, envelope: Envelope, sampling: Mapping[str, Setting] | None = None) -> Self:
+        """The whole envelope, as it is about to run."""
+        return cls(
+            request_id=envelope.request_id,
+            envelope_sha256=envelope.sha256(),
+            envelope=envelope.to_object(),
+            sampling=dict(sampling or {}),
+        )
 
 
 class Lane(Record):

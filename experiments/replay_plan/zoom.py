@@ -109,8 +109,7 @@ def check_reached_before_loading(
     for envelope in envelopes:
         prompt, tokens = envelope.prompt_token_ids, envelope.sampling.max_tokens
         if mode != "free":
-            trace, path = golden if golden else (None, None)
-            tokens = max(len(found) for found in golden_for(envelope, trace, path).values())
+            tokens = max(len(found) for found in golden_for(envelope, golden).values())
         if prompt is None or tokens is None:
             return
         lengths.append(len(prompt) + tokens)

@@ -24,12 +24,9 @@ from ...schemas.trace import Site
 from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
 from ..row_summaries.rows import RowSummaries, as_rows, no_room
 from ..row_summaries.summarise import summarise_tensor
-from .modules import Layout, Output, some_of, tensors_of
+from .modules import Output, sentence_about, tensors_of
 from .site_discovery import UNOBSERVED
 from .taps import PROBE_BATCH, PROBE_TOKENS, Taps
-
-_TURNED = {Layout.HEADS_FIRST: (1, 2), Layout.CHANNELS_FIRST: (1, 2), Layout.TIME_FIRST: (0, 1)}
-"""Which axes to exchange so that the rows come sequence by sequence, token by token."""
 
 See = Callable[[int, torch.Tensor], object]
 """Called with (site, rows [R, W])."""
@@ -118,10 +115,9 @@ class GraphTaps:
         self._kept = {site: index for index, site in enumerate(usable)}
         self.sites = [self._taps.sites[site] for site in usable]
         self._shared = [self._kept[site] for site in usable if len(found[site]) == PROBE_TOKENS]
-        self.not_seen = list(self._taps.not_seen)
         lost = [site.label() for index, site in enumerate(self._taps.sites) if index not in self._kept]
-        if lost:
-            self.not_seen.append(f"{len(lost)} sites cannot be summarised in a graph: {some_of(lost)}")
+        lost_sites = sentence_about(lost, "sites cannot be summarised in a graph")
+        self.not_seen = [*self._taps.not_seen, *lost_sites]
         self._slots = new_slots(self._max_tokens, len(usable), device)
         if device.type == "cuda":
             from ..row_summaries.gpu_kernels import table_for
@@ -210,9 +206,7 @@ class GraphTaps:
     def _rows_of(self, site: int, tensor: torch.Tensor) -> torch.Tensor:
         """[R, W], sequence by sequence."""
         shape = self._taps.rows[site]
-        turned = _TURNED.get(shape.layout)
-        tensor = tensor.detach()
-        return (tensor.transpose(*turned) if turned else tensor).reshape(-1, shape.width)
+        return shape.layout.by_sequence(tensor.detach()).reshape(-1, shape.width)
 
 
 def _on_input(seen: Callable[[torch.Tensor], None]) -> Callable[[nn.Module, tuple[Any, ...]], None]:

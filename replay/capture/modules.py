@@ -108,6 +108,11 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
+def sentence_about(names: Sequence[str], what: str) -> list[str]:
+    """One sentence about some names, with their number in front and three of them behind; none about none."""
+    return [f"{len(names)} {what}: {some_of(names)}"] if names else []
+
+
 class Layout(Enum):
     """Where the token axis of an output lies. Found once, with sizes that differ for every axis."""
 
@@ -118,11 +123,32 @@ class Layout(Enum):
     TABLE = "[T, W]: rows that all sequences share (learned positions)"
     FLAT = "[B·T, …]: routers and experts"
 
+    def fits(self, shape: torch.Size, batch: int, tokens: int) -> bool:
+        """Whether an output of this shape may have its rows so, in a pass of B sequences × T columns."""
+        axes = len(shape)
+        if self is Layout.BATCH_FIRST:
+            return axes >= 2 and shape[0] in (batch, 1) and shape[1] == tokens
+        if self is Layout.HEADS_FIRST:
+            return axes == 4 and shape[0] == batch and shape[2] == tokens
+        if self is Layout.TIME_FIRST:
+            return axes >= 3 and shape[:2] == (tokens, batch)
+        if self is Layout.CHANNELS_FIRST:
+            return axes == 3 and shape[0] in (batch, 1) and shape[2] == tokens
+        if self is Layout.TABLE:
+            return axes == 2 and shape[0] == tokens
+        return axes >= 1 and shape[0] == batch * tokens
+
     def sequences(self, shape: torch.Size, batch: int) -> int:
         """How many sequences have rows of their own in an output of this shape: B, or 1 for all."""
         if self is Layout.TABLE:
             return 1
         return shape[0] if self in (Layout.BATCH_FIRST, Layout.CHANNELS_FIRST) else batch
+
+    def by_sequence(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An output with its rows sequence by sequence, token by token: a view."""
+        if self is Layout.TIME_FIRST:
+            return tensor.transpose(0, 1)
+        return tensor.transpose(1, 2) if self in (Layout.HEADS_FIRST, Layout.CHANNELS_FIRST) else tensor
 
 
 def layout_of(tensor: torch.Tensor, batch: int, tokens: int) -> Layout | None:
@@ -137,19 +163,17 @@ def layout_of(tensor: torch.Tensor, batch: int, tokens: int) -> Layout | None:
     shape = tensor.shape
     if not tensor.numel():
         return None
-    if len(shape) >= 2 and shape[0] in (batch, 1) and shape[1] == tokens and tokens not in shape[2:]:
-        return Layout.BATCH_FIRST
-    if len(shape) == 4 and shape[0] == batch and shape[2] == tokens and tokens not in (shape[1], shape[3]):
-        return Layout.HEADS_FIRST
-    if len(shape) >= 3 and shape[:2] == (tokens, batch) and (tokens == 1 or tokens not in shape[2:]):
-        return Layout.TIME_FIRST
-    if len(shape) == 3 and shape[0] in (batch, 1) and shape[2] == tokens != shape[1]:
-        return Layout.CHANNELS_FIRST
-    if len(shape) >= 1 and shape[0] == batch * tokens and (tokens == 1 or tokens not in shape[1:]):
-        return Layout.FLAT
-    if len(shape) == 2 and shape[0] == tokens != shape[1]:
-        return Layout.TABLE
-    return None
+    # Layout, in order of preference → the axes that must not be as long as the pass.
+    others = {
+        Layout.BATCH_FIRST: shape[2:],
+        Layout.HEADS_FIRST: (*shape[1:2], *shape[3:]),
+        Layout.TIME_FIRST: shape[2:] if tokens > 1 else (),
+        Layout.CHANNELS_FIRST: shape[1:2],
+        Layout.FLAT: shape[1:] if tokens > 1 else (),
+        Layout.TABLE: shape[1:],
+    }
+    fitting = (layout for layout, axes in others.items() if tokens not in axes)
+    return next((layout for layout in fitting if layout.fits(shape, batch, tokens)), None)
 
 
 @dataclass(frozen=True)
@@ -167,24 +191,10 @@ class RowShape:
             None where this output has other axes than the one the site was discovered with, as when only
             some tokens went through the module.
         """
-        shape = tensor.shape
-        turned: tuple[int, int] | None = None
-        if self.layout is Layout.FLAT:
-            fits = len(shape) >= 1 and shape[0] == batch * tokens
-        elif self.layout is Layout.TABLE:
-            fits = len(shape) == 2 and shape[0] == tokens
-        elif self.layout is Layout.BATCH_FIRST:
-            fits = len(shape) >= 2 and shape[1] == tokens and shape[0] in (batch, 1)
-        elif self.layout is Layout.TIME_FIRST:
-            fits, turned = len(shape) >= 3 and shape[:2] == (tokens, batch), (0, 1)
-        elif self.layout is Layout.CHANNELS_FIRST:
-            fits, turned = len(shape) == 3 and shape[0] in (batch, 1) and shape[2] == tokens, (1, 2)
-        else:
-            fits, turned = len(shape) == 4 and shape[0] == batch and shape[2] == tokens, (1, 2)
-        if not fits:
+        if not self.layout.fits(tensor.shape, batch, tokens):
             return None
-        sequences = self.layout.sequences(shape, batch)
+        sequences = self.layout.sequences(tensor.shape, batch)
         if tensor.numel() != sequences * tokens * self.width:
             return None
         tensor = tensor.detach()  # a program that trains has its own use for the graph
-        return (tensor.transpose(*turned) if turned else tensor).reshape(sequences, tokens, self.width)
+        return self.layout.by_sequence(tensor).reshape(sequences, tokens, self.width)

@@ -19,7 +19,16 @@ from ...schemas.errors import BadInput
 from ...schemas.trace import Site
 from ..row_summaries.rows import RowSummaries
 from ..row_summaries.summarise import summarise_tensor
-from .modules import ATTENTION_OUTPUT, Layout, Output, RowShape, layout_of, some_of, tensors_of
+from .modules import (
+    ATTENTION_OUTPUT,
+    Layout,
+    Output,
+    RowShape,
+    layout_of,
+    sentence_about,
+    some_of,
+    tensors_of,
+)
 
 EXPERTS = "experts"
 """What models call the group of experts behind a router."""
@@ -59,18 +68,16 @@ class SiteDiscovery:
 
     def not_seen(self) -> list[str]:
         """What was shown and could not become a site, in sentences."""
-        found = []
-        if self._skipped:
-            found.append(
-                f"{len(self._skipped)} outputs have no row of fixed width per token and were not captured: "
-                + some_of(self._skipped)
-            )
-        if self.without_tensors:
-            found.append(
-                f"{len(self.without_tensors)} modules return neither a tensor nor a tuple, list or dict "
-                f"that holds one, and were not captured: {some_of(self.without_tensors)}"
-            )
-        return found
+        return [
+            *sentence_about(
+                self._skipped, "outputs have no row of fixed width per token and were not captured"
+            ),
+            *sentence_about(
+                self.without_tensors,
+                "modules return neither a tensor nor a tuple, list or dict that holds one, and were not "
+                "captured",
+            ),
+        ]
 
     def see_input(self, name: str, module: nn.Module, tensor: torch.Tensor) -> None:
         """The attention `name` hands this to its output projection."""
@@ -131,7 +138,6 @@ class FirstPass(SiteDiscovery):
     program's axes were stated.
 
     Args:
-        wanted: As for `SiteDiscovery`.
         batch: B.
         tokens: T.
         spans: The rows to record.

@@ -25,7 +25,7 @@ from .modules import (
     is_compiled,
     is_compiled_wrapper,
     replace_calls,
-    some_of,
+    sentence_about,
     tensors_of,
 )
 from .observed_passes import Keep, LongPass, Segment, StepBlock, StepPass
@@ -95,10 +95,7 @@ class Taps:
         self._adopt(found)
         ran = {*self._sources, *found.without_tensors}
         silent = [name for name, _ in self._observed_modules() if name not in ran]
-        if silent:
-            self.not_seen.append(
-                f"{len(silent)} modules did not run in the first pass and are not observed: {some_of(silent)}"
-            )
+        self.not_seen += sentence_about(silent, "modules did not run in the first pass and are not observed")
 
     def _adopt(self, found: SiteDiscovery) -> None:
         self.sites, self.rows, self._sources = found.sites, found.rows, found.sources
@@ -213,11 +210,7 @@ class Taps:
 
     def _compiled_inside(self) -> list[str]:
         compiled = [canonical_name(path) for path, module in self.base.named_modules() if is_compiled(module)]
-        if not compiled:
-            return []
-        return [
-            f"{len(compiled)} modules are compiled, and nothing inside them was observed: {some_of(compiled)}"
-        ]
+        return sentence_about(compiled, "modules are compiled, and nothing inside them was observed")
 
     def _tapped(self, call: Call, of_input: list[int] | None, observed: dict[Output, list[int]]) -> Call:
         """A module's call, with its input and outputs shown to the pass that is being observed.

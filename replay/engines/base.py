@@ -1,8 +1,9 @@
-"""The engine protocol: settings, what an engine is opened with, and what it hands to the recorder."""
+"""What every engine is: its settings, what it is opened with, and what it hands to the recorder."""
 
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from ...schemas.envelope import Runtime
+from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput, stated_setting
 from ...schemas.trace import Finding, Mode, Setting, Site
 from ..request.batches import PlannedSequence
-from ..request.resolve import Capabilities
+from ..request.contract import GENERATION_CONFIG
+from ..request.expected_answer import first_difference
+from ..request.resolve import Capabilities, Target
 from ..row_summaries.rows import TopK
+from .model_files import tokenize
 
 if TYPE_CHECKING:
     from ..request.batches import Batch
@@ -28,7 +32,7 @@ MOST_SEQUENCES = 10_000
 
 
 @dataclass(frozen=True)
-class Known:
+class SettingSpec:
     """One setting: how its text is read, what it does, and what applies where it is not stated."""
 
     kind: Literal["choice", "number", "text"]
@@ -61,7 +65,7 @@ class Known:
         return text
 
 
-BATCH_SIZE = Known(
+BATCH_SIZE = SettingSpec(
     "number", "requests of the set that are sent together", least=1, most=MOST_SEQUENCES, default=1
 )
 
@@ -83,7 +87,7 @@ def split_pair(pair: str, form: str = r"\w+", example: str = "batch_size=8") -> 
     return key, text
 
 
-def defaults(known: Mapping[str, Known]) -> dict[str, Any]:
+def defaults(known: Mapping[str, SettingSpec]) -> dict[str, Any]:
     """What applies where nothing is stated, of those settings that have a default."""
     return {name: one.default for name, one in known.items() if one.default is not None}
 
@@ -140,6 +144,13 @@ def refuse_server(engine: str, opening: Opening) -> None:
         )
 
 
+def no_such_site(wanted: re.Pattern[str]) -> BadInput:
+    """The error for a pattern of `--sites` that no site of a model matches."""
+    return BadInput(
+        f"--sites {wanted.pattern!r} matches no site", "see the labels with --sites '.' and rip query"
+    )
+
+
 @dataclass(frozen=True)
 class Timing:
     """How long a client waited, in seconds."""
@@ -167,38 +178,15 @@ class Finished:
     """What a reader of the trace should know of this sequence."""
 
 
-class Engine(Protocol):
-    """One engine, opened by its constructor from an `Opening`, ready to run batches."""
+class EngineKind(Protocol):
+    """What a name of the registry stands for: usually the class of an `Engine`."""
 
     capabilities: Capabilities
-    """Of the class: at most this. Of the opened engine: this."""
-    settings: Mapping[str, Setting]
-    """Every setting in its three readings; `batch_size` is always among them."""
-    vocab_size: int
-    """2^31 − 1 where it is not known."""
-    context_length: int
-    """Likewise."""
-    sampling_defaults: Mapping[str, Any] | None
-    """What applies where the envelope is silent, by the names of generation_config.json; None: the server
-    has defaults of its own and does not report them."""
-    sampling_defaults_from: str
-    """Where they come from, as a source of settings."""
-    unsupported_sampling: frozenset[str]
-    """Sampling fields that this engine does not support."""
-    sites: list[Site]
-    not_seen: list[str]
-    findings: list[Finding]
-    """What a reader should know of how it was opened."""
-    channel: str
-    """How sites are observed: `eager`, `graph`, `compiled`; empty without sites."""
-    row_hash: str
-    """Name of the row hash (also of the logits hash); empty where nothing is hashed."""
-    sketch: str
-    pid: int | None
-    """The process of a server that was started; None: in this process, or elsewhere."""
 
-    @staticmethod
-    def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
+    def __call__(self, opening: Opening) -> Engine:
+        """The opened engine."""
+
+    def parse_settings(self, pairs: Sequence[str], starts: bool) -> dict[str, Any]:
         """Read `key=value` texts.
 
         Args:
@@ -209,8 +197,7 @@ class Engine(Protocol):
             BadInput: An unknown key or a value that does not fit.
         """
 
-    @staticmethod
-    def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
+    def check_start(self, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
         """Refuse, before anything is loaded or started, what is known to be wrong without it.
 
         Args:
@@ -223,20 +210,54 @@ class Engine(Protocol):
             EngineFailed: The interpreter cannot be run.
         """
 
+
+class Engine(Target):
+    """One engine, opened by its constructor from an `Opening`, ready to run batches."""
+
+    sampling_defaults_from = GENERATION_CONFIG
+    settings: dict[str, Setting]
+    """Every setting in its three readings; `batch_size` is always among them."""
+    tokenizer: Any | None = None
+    """That of the model's own files; None where they hold none or are not at hand."""
+    channel = ""
+    """How sites are observed: `eager`, `graph`, `compiled`; empty without sites."""
+    row_hash = ""
+    """Name of the row hash (also of the logits hash); empty where nothing is hashed."""
+    sketch = ""
+    pid: int | None = None
+    """The process of a server that was started; None: in this process, or elsewhere."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening, self.topk = opening, opening.topk
+        self.sites: list[Site] = []
+        self.not_seen: list[str] = []
+        self.findings: list[Finding] = []
+        """What a reader should know of how it was opened."""
+
     def reset(self) -> None:
         """As after opening: a seed whose scope is the worker starts again."""
 
-    def tokenize(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
-        """Token ids of a prompt text, or of chat messages and tools through the model's template."""
+    def tokenize(self, envelope: Envelope) -> list[int]:
+        """Token ids of a prompt, by the model's own tokenizer (see `request.resolve.Target`)."""
+        return tokenize(self.tokenizer, envelope.prompt_text, envelope.messages, envelope.tools)
 
     def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
         """The texts of single tokens, for display; those that are not known are left out."""
+        if self.tokenizer is None:
+            return {}
+        return {token: str(self.tokenizer.decode([token])) for token in token_ids}
+
+    def text_of(self, token_ids: Sequence[int]) -> str | None:
+        """Text of generated tokens as servers return it: without special ones, such as that of the end."""
+        if self.tokenizer is None:
+            return None
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def has_tokenizer(self) -> bool:
         """Whether stop strings and bad words can be searched for."""
+        return self.tokenizer is not None
 
+    @abstractmethod
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch and hand over rows as they are computed.
 
@@ -244,39 +265,35 @@ class Engine(Protocol):
         of every sequence in the same order.
 
         Args:
-            batch: What to run.
-            mode: Free, golden-decode or golden-prefill.
             observe: Whether sites are captured.
         """
 
+    @abstractmethod
     def close(self) -> None:
-        """Free what the engine holds, and stop the server that it started."""
+        """Free what the engine holds, and stop the server that it started. May be called twice."""
 
 
-def sorted_topk(
-    ids: Sequence[int], logprobs: Sequence[float], k: int, next_logprob: float | None = None
-) -> TopK:
+def sorted_topk(logprobs: Mapping[int, float], k: int, next_logprob: float | None = None) -> TopK:
     """A distribution in the order of a trace and cut to K: servers add the chosen token where it is not among
     the K most likely.
 
     Args:
-        ids: [n], in any order.
-        logprobs: [n], nats.
+        logprobs: Token id → nats, in any order.
         k: K.
         next_logprob: Of the token that was chosen from it or forced, nats; None where it is not known.
     """
-    id_array = np.asarray(ids, dtype=np.int32)
-    values = np.asarray(logprobs, dtype=np.float32)
-    order = np.lexsort((id_array, -values))[:k]
-    return TopK(id_array[order], None, values[order], None, None, next_logprob)
+    ids = np.array(list(logprobs), np.int32)
+    values = np.array(list(logprobs.values()), np.float32)
+    order = np.lexsort((ids, -values))[:k]
+    return TopK(ids[order], None, values[order], None, None, next_logprob)
 
 
 def unforced_tokens(plan: PlannedSequence, generated: Sequence[Any]) -> str | None:
     """How generated tokens differ from those that were to be forced; None: they are those."""
     golden = plan.golden or ()
-    for step, (wanted, token) in enumerate(zip(golden, generated, strict=False)):
-        if wanted != token:
-            return f"step {step} generated token {token} where {wanted} was to be forced"
-    if len(generated) != len(golden):
-        return f"{len(generated)} tokens were generated where {len(golden)} were to be forced"
-    return None
+    step = first_difference(golden, generated)
+    if step is None:
+        return None
+    if step < min(len(golden), len(generated)):
+        return f"step {step} generated token {generated[step]} where {golden[step]} was to be forced"
+    return f"{len(generated)} tokens were generated where {len(golden)} were to be forced"

@@ -10,7 +10,6 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,12 +138,27 @@ def generation_config(model: Path | None) -> dict[str, Any] | None:
     """The generation_config.json of a model folder, empty where it has none; None without a folder.
 
     Raises:
-        BadInput: It is damaged.
+        BadInput: It is damaged, or cannot be read.
     """
     if model is None or not model.is_dir():
         return None
     path = model / "generation_config.json"
-    return parse_json_object(path.read_bytes(), str(path)) if path.is_file() else {}
+    return read_config(path, "check its permissions") if path.is_file() else {}
+
+
+def read_config(path: Path, fix: str) -> dict[str, Any]:
+    """A JSON file of a model folder.
+
+    Args:
+        fix: How to fix that it cannot be read.
+
+    Raises:
+        BadInput: It cannot be read, or is damaged.
+    """
+    try:
+        return parse_json_object(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}", fix) from None
 
 
 def load_local_tokenizer(path: Path, model_sha256: str) -> Any | None:
@@ -214,16 +228,6 @@ def tokenize(
         ) from None
     # A template writes its own special tokens.
     return list(tokenizer.encode(rendered, add_special_tokens=not messages))
-
-
-def texts_of(tokenizer: Any | None, token_ids: Iterable[int]) -> dict[int, str]:
-    """The text of each single token, for display; empty without a tokenizer."""
-    return {} if tokenizer is None else {token: str(tokenizer.decode([token])) for token in token_ids}
-
-
-def text_of(tokenizer: Any | None, token_ids: Sequence[int]) -> str | None:
-    """Text of generated tokens as servers return it: without special ones, such as that of the end."""
-    return None if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=True))
 
 
 def _render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from ...schemas.errors import BadInput
+from .base import EngineKind
 
 ENGINES: dict[str, str] = {
     "hf": "rip.replay.engines.hf.engine:HfEngine",
@@ -20,7 +20,7 @@ ENGINES: dict[str, str] = {
 }
 
 
-def engine_class(name: str) -> Any:
+def engine_class(name: str) -> EngineKind:
     """The class of a registered engine, or of `module:Class` (see offline/protocol.py for what that must be).
 
     Raises:
@@ -37,4 +37,5 @@ def engine_class(name: str) -> Any:
             f"choose one of: {', '.join(sorted(ENGINES))}, or give module:Class of an engine of your own",
         )
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    kind: EngineKind = getattr(import_module(module), attribute)
+    return kind

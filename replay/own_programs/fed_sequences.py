@@ -13,7 +13,7 @@ import numpy as np
 
 from ...schemas.errors import BadInput
 from ..row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
-from ..row_summaries.token_distribution import top_k_of_rows, with_next
+from ..row_summaries.token_distribution import top_k_and_next, with_next
 from ..trace_writer import SequenceInfo
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 SURE = 8
 """A sliding window is recognised by this many equal tokens or more: fewer may be equal by chance."""
-
-LOGITS_ROWS = 64
-"""Rows of logits that are summarised together: bounds the copies at 64 × V."""
 
 PADDING = -1
 """Position of a column that holds no token of the sequence."""
@@ -34,8 +31,6 @@ class NewRows:
     """Where a pass computes new rows of one sequence.
 
     Attributes:
-        sequence: The sequence.
-        batch_row: Its row in the batch.
         first_column: The first column with a token that was not recorded before.
         token_ids: The new tokens, from that column on.
         shape: The pass, as the sequence sees it.
@@ -53,8 +48,6 @@ class FedSequence:
 
     Args:
         index: Its index in the trace.
-        request_id: The request it belongs to.
-        sample: Which sample of the request.
         prompt: Its prompt, where the program named it; else what the first pass feeds.
     """
 
@@ -189,19 +182,10 @@ class FedSequence:
         self._summaries.append(RowSummaries.empty(1, sites))
 
     def set_logits(self, logits_RV: torch.Tensor, k: int) -> None:
-        """The next-token distributions of the last R rows.
-
-        Args:
-            logits_RV: Raw logits.
-            k: How many of the most likely tokens are kept.
-        """
+        """The next-token distributions of the last R rows."""
         count = len(logits_RV)
         following = self.tokens[len(self.tokens) - count + 1 :]
-        for start in range(0, count, LOGITS_ROWS):
-            part_RV = logits_RV[start : start + LOGITS_ROWS]
-            for row, topk in enumerate(top_k_of_rows(part_RV, k), start):
-                known = row < len(following)
-                self._topk[row - count] = with_next(topk, logits_RV[row], following[row]) if known else topk
+        self._topk[-count:] = top_k_and_next(logits_RV, following, k)
         self._open_V = logits_RV[-1].clone()
 
     def next_is(self, token: int) -> None:

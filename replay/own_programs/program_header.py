@@ -21,7 +21,7 @@ from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
 from ...schemas.lane import OWN_PROGRAM
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
-from ..capture.modules import some_of
+from ..capture.modules import sentence_about
 from ..capture.taps import Taps
 from ..row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ..row_summaries.rows import Rows
@@ -34,8 +34,6 @@ class ProgramHeader:
     """Gathers what the header needs while the program runs.
 
     Args:
-        model: The tapped model.
-        lane: Name of this way to run.
         fingerprint: The environment, or the file that holds it.
         site_filter: The pattern that sites had to match.
 
@@ -60,7 +58,8 @@ class ProgramHeader:
         self._samples: Counter[str] = Counter()
         self._requests: dict[str, Request] = {}
         self._made = 0
-        self._absent: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+        self._absent: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(0, np.int64)
+        """Rows that each site gave none for; [0] before the first rows."""
 
     def begin(self, request_id: str | Sequence[str], prompt: Prompt) -> None:
         """The sequences that are made next belong to this request, or these.
@@ -105,27 +104,21 @@ class ProgramHeader:
         assert rows.summaries is not None
         computed = np.array([shape is not None for shape in rows.shapes])
         absent = (~rows.summaries.is_computed()[computed]).sum(axis=0)
-        self._absent = absent if self._absent is None else self._absent + absent
+        self._absent = self._absent + absent if len(self._absent) else absent
 
     def header(self, taps: Taps, sequences: Sequence[FedSequence]) -> TraceHeader:
         """The header as far as it is known.
-
-        Args:
-            taps: They know the sites.
-            sequences: Those of the running request.
 
         Raises:
             BadInput: A request has samples with different prompts.
         """
         for sequence in sequences:
             self._remember(sequence)
-        not_seen = list(taps.not_seen)
-        if self._absent is not None and self._absent.any():
-            labels = [taps.sites[index].label() for index in np.flatnonzero(self._absent)]
-            not_seen.append(
-                f"{len(labels)} sites gave no row at some positions, where their module did not run or "
-                f"returned a different shape: {some_of(labels)}"
-            )
+        gaps = sentence_about(
+            [taps.sites[index].label() for index in np.flatnonzero(self._absent)],
+            "sites gave no row at some positions, where their module did not run or returned a different "
+            "shape",
+        )
         return TraceHeader(
             tool_version=__version__,
             created=self._created,
@@ -133,7 +126,7 @@ class ProgramHeader:
             mode="free",
             capture="sites",
             channel="eager",
-            requests=[],
+            requests=list(self._requests.values()),
             fingerprint=self._fingerprint,
             sites=taps.sites,
             site_filter=self._site_filter,
@@ -142,8 +135,8 @@ class ProgramHeader:
             observer=ObserverCheck(
                 state="not run", why="rip cannot run a program's own loop again with its taps off"
             ),
-            not_seen=not_seen,
-        ).model_copy(update={"requests": list(self._requests.values())})
+            not_seen=[*taps.not_seen, *gaps],
+        )
 
     def _remember(self, sequence: FedSequence) -> None:
         if not sequence.prompt:
@@ -155,11 +148,7 @@ class ProgramHeader:
                 prompt_token_ids=sequence.prompt,
                 runtime=Runtime(engine=OWN_PROGRAM, torch_version=torch.__version__),
             )
-            self._requests[sequence.request_id] = Request(
-                request_id=sequence.request_id,
-                envelope_sha256=envelope.sha256(),
-                envelope=envelope.to_object(),
-            )
+            self._requests[sequence.request_id] = Request.of(envelope)
         elif known.envelope is not None and known.envelope["prompt_token_ids"] != sequence.prompt:
             raise BadInput(
                 f"{sequence.request_id}: the prompt differs from that of an earlier sample of this request",

@@ -29,9 +29,6 @@ class ProgramPasses:
     Args:
         taps: On the model; the first pass shows them its sites.
         axes: How the program lays out its tensors, where it was stated.
-        header: Knows the requests.
-        path: Where the trace goes.
-        force: Replace what is there.
     """
 
     def __init__(self, taps: Taps, axes: Axes | None, header: ProgramHeader, path: Path, force: bool) -> None:

@@ -132,9 +132,8 @@ class Call:
         answer = self._answer()
         if not request.prompts:
             raise BadInput("a request without a prompt that an envelope can hold", "nothing to do")
-        complete = self.status == 200 and not self.is_cut
         known = Circumstances(
-            complete=complete,
+            complete=self.status == 200 and not self.is_cut,
             ending=self.ending or FAILED,
             context={**self._context(), **context_of(answer, self.status)},
             identity=identity,

@@ -79,41 +79,53 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
     if isinstance(value, str):
         return (Prompt(text=value),)
     items = listed(value)
-    if items and _are_ids(items):
+    if as_token_ids(items):
         return (Prompt(token_ids=items),)
-    if items and all(isinstance(item, str) for item in items):
+    if all(isinstance(item, str) for item in items):
         return tuple(Prompt(text=item) for item in items)
-    if items and all(isinstance(item, list) and item and _are_ids(item) for item in items):
+    if all(map(as_token_ids, items)):
         return tuple(Prompt(token_ids=item) for item in items)
     return ()
 
 
-def _are_ids(items: list[Any]) -> bool:
-    return all(type(item) is int and 0 <= item < 2**31 for item in items)
-
-
 def _logprobs(body: Json, chat: bool) -> int | None:
-    if chat:
-        if not body.get("logprobs"):
-            return None
-        top = body.get("top_logprobs")
-        return top if type(top) is int and top >= 0 else 0
-    value = body.get("logprobs")
-    return value if type(value) is int and value >= 0 else None
+    if not chat:
+        return count_in(body, "logprobs")
+    return (count_in(body, "top_logprobs") or 0) if body.get("logprobs") else None
 
 
 def _unread_logprobs(body: Json, chat: bool) -> Iterator[str]:
     """What was stated about log-probabilities and an envelope's `logprobs` does not hold."""
-    chosen, top = body.get("logprobs"), body.get("top_logprobs")
-    if chosen is not None and not (isinstance(chosen, bool) if chat else type(chosen) is int and chosen >= 0):
+    chosen = body.get("logprobs")
+    is_read = isinstance(chosen, bool) if chat else count_in(body, "logprobs") is not None
+    if chosen is not None and not is_read:
         yield "logprobs"
-    if top is not None and not (chat and chosen and type(top) is int and top >= 0):
+    if body.get("top_logprobs") is not None and not (
+        chat and chosen and count_in(body, "top_logprobs") is not None
+    ):
         yield "top_logprobs"
 
 
 def listed(value: Any) -> list[Any]:
     """The value where it is a list, else an empty one."""
     return value if isinstance(value, list) else []
+
+
+def count_in(holder: Json, name: str) -> int | None:
+    """A field that holds a whole number from 0 on; None where it holds anything else."""
+    value = holder.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
+def object_in(holder: Json, name: str) -> Json:
+    """A field that holds an object, else an empty one."""
+    value = holder.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def text_in(holder: Json, name: str) -> str | None:
+    """A field that holds a text that is not empty, cut to what a name needs; None for anything else."""
+    return _short_text(holder.get(name))
 
 
 _TOKEN_ID = "token_id:"
@@ -179,15 +191,12 @@ class Answer:
             return
         if payload.get("error") is not None:
             self.error = error_text(payload)
-        self.response_id = self.response_id or _short_text(payload.get("id"))
-        self.model = self.model or _short_text(payload.get("model"))
-        self.system_fingerprint = _short_text(payload.get("system_fingerprint")) or self.system_fingerprint
-        self.prompt_token_ids = self.prompt_token_ids or _ids(payload.get("prompt_token_ids"))
-        usage = payload.get("usage")
-        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        if type(cached) is int and cached >= 0:
-            self.cached_tokens = cached
+        self.response_id = self.response_id or text_in(payload, "id")
+        self.model = self.model or text_in(payload, "model")
+        self.system_fingerprint = text_in(payload, "system_fingerprint") or self.system_fingerprint
+        self.prompt_token_ids = self.prompt_token_ids or as_token_ids(payload.get("prompt_token_ids"))
+        cached = count_in(object_in(object_in(payload, "usage"), "prompt_tokens_details"), "cached_tokens")
+        self.cached_tokens = self.cached_tokens if cached is None else cached
         for position, choice in enumerate(listed(payload.get("choices"))):
             if isinstance(choice, dict):
                 index = choice.get("index", position)
@@ -208,21 +217,17 @@ def _take(choice: Choice, part: Json) -> None:
     for position, call in enumerate(listed(message.get("tool_calls"))):
         if isinstance(call, dict):
             _take_call(choice.tool_calls, call, position)
-    choice.token_ids += _ids(part.get("token_ids")) or []
-    choice.prompt_token_ids = choice.prompt_token_ids or _ids(part.get("prompt_token_ids"))
-    choice.finish_reason = _short_text(part.get("finish_reason")) or choice.finish_reason
-    if isinstance(part.get("logprobs"), dict):
-        _take_scores(choice, part["logprobs"])
+    choice.token_ids += as_token_ids(part.get("token_ids")) or []
+    choice.prompt_token_ids = choice.prompt_token_ids or as_token_ids(part.get("prompt_token_ids"))
+    choice.finish_reason = text_in(part, "finish_reason") or choice.finish_reason
+    _take_scores(choice, object_in(part, "logprobs"))
 
 
 def _take_call(calls: dict[int, Json], part: Json, position: int) -> None:
     index = part.get("index", position)
     call = calls.setdefault(index if type(index) is int else position, {})
-    for name in ("id", "type"):
-        if isinstance(part.get(name), str):
-            call[name] = part[name]
-    function = part.get("function")
-    if isinstance(function, dict):
+    call |= {name: part[name] for name in ("id", "type") if isinstance(part.get(name), str)}
+    if isinstance(function := part.get("function"), dict):
         so_far = call.setdefault("function", {})
         for name in ("name", "arguments"):
             if isinstance(function.get(name), str):
@@ -251,7 +256,8 @@ def _named_id(name: Any) -> int | None:
     return name if type(name) is int and name >= 0 else None
 
 
-def _ids(value: Any) -> list[int] | None:
+def as_token_ids(value: Any) -> list[int] | None:
+    """The value where it is a list of token ids, perhaps empty; else None."""
     fits = isinstance(value, list) and all(type(item) is int and 0 <= item < 2**31 for item in value)
     return value if fits else None
 
@@ -292,10 +298,8 @@ def compose(request: ClientRequest, answer: Answer, base: str, known: Circumstan
     """One envelope a prompt, as JSON that `Envelope.from_object` reads.
 
     Args:
-        request: The request.
         answer: What arrived; may be empty.
         base: Request id; of several prompts it gets the prompt's index and becomes their batch id.
-        known: Everything else.
     """
     several = len(request.prompts) > 1
     for index, prompt in enumerate(request.prompts):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 
@@ -40,13 +39,6 @@ _REFUSALS = (400, 422)
 _DECODED = ("gzip", "deflate")
 
 
-class Waiting(Protocol):
-    """What identifies the upstream."""
-
-    async def wait(self) -> None:
-        """Until the upstream is identified, does not answer, or takes too long."""
-
-
 class Proxy:
     """An ASGI application that passes everything on to one upstream.
 
@@ -62,7 +54,7 @@ class Proxy:
         self._recorder = recorder
         self.was_unreachable = False
         """The upstream did not answer since this was last set back."""
-        self.known: Waiting | None = None
+        self.until_known: Callable[[], Awaitable[None]] | None = None
         """Holds a request to be recorded until the upstream is identified, within bounds."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -88,8 +80,8 @@ class Proxy:
                 self._recorder.counts.too_large += 1
             await incoming.while_connected(self._pass_on(scope, headers, incoming, send))
             return
-        if self.known is not None:
-            await self.known.wait()
+        if self.until_known is not None:
+            await self.until_known()
         secrets = credentials(headers, scope["query_string"])
         call = self._recorder.begin(chat, scope["path"], request, len(body), request_id, secrets)
         stayed = True

@@ -6,10 +6,11 @@ Lines of several files are joined: the input and the output of a batch are two f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...schemas.base import parse_json_object
 from ...schemas.choices import ImportFormat
@@ -137,12 +138,33 @@ class _Reading:
                     "also give the file of requests: the batch's input",
                 )
         for exchange in self._waiting:
-            for raw in _envelopes_of(exchange, self._identity, self._is_secret, self.found):
+            for raw in self._envelopes_of(exchange):
                 self._add(raw, exchange.where)
 
     def _add_sglang(self, exchange: sglang_dump.Exchange, where: str) -> None:
         for raw in sglang_dump.envelopes_of(exchange, self._identity, self._is_secret):
             self._add(raw, where)
+
+    def _envelopes_of(self, exchange: _Exchange) -> Iterator[Json]:
+        body = exchange.body
+        chat = "messages" in body
+        if "prompt" not in body and not chat:  # an embedding, a response, a moderation
+            self.found.passed_over += 1
+            return
+        request = read_request(body, chat, self._is_secret)
+        if not request.prompts:
+            raise BadInput(f"{exchange.where}: the prompt has a form that an envelope cannot hold", _FIX)
+        answer = Answer()
+        if exchange.response is not None:
+            answer.add(exchange.response)
+        if exchange.error is not None:
+            answer.error = error_text({"error": exchange.error}) or "error"
+        context = context_of(answer, exchange.status)
+        if exchange.url:
+            context["route"] = exchange.url
+        known = Circumstances(exchange.status in (None, 200), context=context, identity=self._identity)
+        name = exchange.name or answer.response_id or exchange.where.rpartition("/")[2]
+        yield from compose(request, answer, name, known)
 
     def _add(self, raw: Json, where: str) -> None:
         """Add an envelope, under a request id of its own."""
@@ -193,14 +215,8 @@ def _exchange(line: Json, where: str) -> _Exchange:
         raise BadInput(f"{where}: not a request in any known form", _FIX)
     if body is line:  # a request body that carries its answer
         body = {key: value for key, value in line.items() if key not in ("response", "error", "custom_id")}
-    name = next(
-        (
-            line[key]
-            for key in ("custom_id", "request_id", "id")
-            if isinstance(line.get(key), str) and line[key]
-        ),
-        None,
-    )
+    names = [line[key] for key in ("custom_id", "request_id", "id") if isinstance(line.get(key), str)]
+    name = next(filter(None, names), None)
     if name is not None and "custom_id" not in line:
         body = {key: value for key, value in body.items() if key not in ("request_id", "id")}
     found = _Exchange(where, body, url if isinstance(url, str) else "", name)
@@ -217,74 +233,39 @@ def _take_answer(exchange: _Exchange, response: Any, error: Any) -> None:
     exchange.error = error if error is not None else exchange.error
 
 
-def _envelopes_of(
-    exchange: _Exchange, identity: Json, is_secret: Callable[[str], bool], found: Imported
-) -> Iterator[Json]:
-    body = exchange.body
-    chat = "messages" in body
-    if "prompt" not in body and not chat:  # an embedding, a response, a moderation
-        found.passed_over += 1
-        return
-    request = read_request(body, chat, is_secret)
-    if not request.prompts:
-        raise BadInput(f"{exchange.where}: the prompt has a form that an envelope cannot hold", _FIX)
-    answer = Answer()
-    if exchange.response is not None:
-        answer.add(exchange.response)
-    if exchange.error is not None:
-        answer.error = error_text({"error": exchange.error}) or "error"
-    context = context_of(answer, exchange.status)
-    if exchange.url:
-        context["route"] = exchange.url
-    known = Circumstances(
-        complete=exchange.status in (None, 200), ending=None, context=context, identity=identity
-    )
-    name = exchange.name or answer.response_id or exchange.where.rpartition("/")[2]
-    yield from compose(request, answer, name, known)
-
-
 def _lines(path: Path) -> Iterator[tuple[str, Json]]:
     """(where, object) of every line that is not empty, or the one object that the whole file is."""
-    try:
-        with path.open("rb") as file:
-            for number in count(1):
-                where = f"{path}:{number}"
-                line = file.readline(MAX_ENVELOPE_BYTES + 1)
-                if not line:
-                    return
-                if len(line) > MAX_ENVELOPE_BYTES:
-                    raise BadInput(f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
-                if not line.strip():
-                    continue
-                try:
-                    found = parse_json_object(line, where)
-                except BadInput:
-                    document = whole_document(path, line, MAX_ENVELOPE_BYTES)
-                    if document is None:
-                        raise
-                    if not isinstance(document, dict):
-                        raise list_of_lines(path) from None
-                    yield str(path), document
-                    return
-                yield where, found
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as file:
+        for number in count(1):
+            where = f"{path}:{number}"
+            line = file.readline(MAX_ENVELOPE_BYTES + 1)
+            if not line:
+                return
+            if len(line) > MAX_ENVELOPE_BYTES:
+                raise BadInput(f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
+            if not line.strip():
+                continue
+            try:
+                found = parse_json_object(line, where)
+            except BadInput:
+                document = whole_document(path, line, MAX_ENVELOPE_BYTES)
+                if document is None:
+                    raise
+                if not isinstance(document, dict):
+                    raise list_of_lines(path) from None
+                yield str(path), document
+                return
+            yield where, found
 
 
 def _is_pickle(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(1) == _PICKLE_START or path.suffix in (".pkl", ".pickle")
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as file:
+        return file.read(1) == _PICKLE_START or path.suffix in (".pkl", ".pickle")
 
 
 def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(plain_pickle.MOST_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from None
+    with _opened(path) as file:
+        content = file.read(plain_pickle.MOST_BYTES + 1)
     if len(content) > plain_pickle.MOST_BYTES:
         raise BadInput(
             f"{path}: larger than {plain_pickle.MOST_BYTES >> 30} GiB", "dump fewer requests a file"
@@ -292,5 +273,13 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _unreadable(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path}: cannot be read: {error.strerror}", "check the path and its permissions")
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """BadInput where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read: {error.strerror}", "check the path and its permissions"
+        ) from None

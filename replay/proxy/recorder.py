@@ -149,15 +149,6 @@ class Counts:
     """Requests or waiting answers too large to record."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Requests alike in what an upstream may refuse about additions."""
-
-    chat: bool
-    stream: bool
-    tools: bool
-
-
 @dataclass
 class Recorder:
     """Decides and counts.
@@ -183,7 +174,8 @@ class Recorder:
     started: float = field(default_factory=time.perf_counter)
     _number: int = 0
     _running: dict[int, Call] = field(default_factory=dict)
-    _refused_shapes: set[Shape] = field(default_factory=set)
+    _refused: set[tuple[bool, ...]] = field(default_factory=set)
+    """Kinds of requests that the upstream refuses with additions (see `kind_of`)."""
 
     @property
     def running(self) -> int:
@@ -250,7 +242,7 @@ class Recorder:
         if self.passive:
             call.why_plain = "--passive does not request them"
             return NONE
-        if shape_of(call) in self._refused_shapes:
+        if kind_of(call) in self._refused:
             call.why_plain = REFUSED_BY_UPSTREAM
             return NONE
         added = additions_for(call.upstream.engine, call.chat, call.body)
@@ -262,7 +254,7 @@ class Recorder:
         """The upstream refused this request with the additions and took it without."""
         call.notes.append("the upstream refused what was added to the request; it was sent once more without")
         call.why_plain = REFUSED_BY_UPSTREAM
-        self._refused_shapes.add(shape_of(call))
+        self._refused.add(kind_of(call))
         kind = "chat completions" if call.chat else "completions"
         self.say(
             f"the upstream refuses {', '.join(added.fields)} in such requests to {kind}: no longer added"
@@ -279,9 +271,9 @@ def _why_nothing_added(upstream: Upstream) -> str:
     return "the requests' own fields leave no room to request them"
 
 
-def shape_of(call: Call) -> Shape:
-    """What an upstream may refuse about additions depends on this."""
-    return Shape(call.chat, bool(call.body.get("stream")), bool(call.body.get("tools")))
+def kind_of(call: Call) -> tuple[bool, ...]:
+    """(chat, streamed, with tools): what an upstream may refuse about additions depends on this."""
+    return call.chat, bool(call.body.get("stream")), bool(call.body.get("tools"))
 
 
 def route_of(method: str, path: str) -> bool | None:

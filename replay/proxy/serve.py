@@ -113,7 +113,8 @@ async def _serve(
     timeout = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
         proxy = Proxy(upstream, client, recorder)
-        proxy.known = known = _Known(proxy, recorder, identify)
+        known = _Known(proxy, recorder, identify)
+        proxy.until_known = known.wait
         server = _Server(
             uvicorn.Config(
                 proxy,

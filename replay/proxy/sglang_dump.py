@@ -20,10 +20,13 @@ from .exchange import (
     ClientRequest,
     Json,
     Prompt,
+    as_token_ids,
     compose,
     context_of,
+    count_in,
     iso,
     listed,
+    object_in,
     stated,
 )
 from .plain_pickle import Made, Named, read_pickle
@@ -116,17 +119,15 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
         BadInput: It has no prompt that an envelope can hold.
     """
     request, output = exchange.request, exchange.output
-    about = output.get("meta_info")
-    meta: Json = about if isinstance(about, dict) else {}
-    text, ids = request.get("text"), request.get("input_ids")
-    prompt_ids = ids if _are_ids(ids) else _prompt_ids(output, meta)
+    meta = object_in(output, "meta_info")
+    text = request.get("text")
+    prompt_ids = as_token_ids(request.get("input_ids")) or _prompt_ids(output, meta)
     if not isinstance(text, str) and not prompt_ids:
         raise BadInput(
             f"{exchange.where}: it has no prompt, or the log cut it off",
             "log with --log-requests-level 3; requests with several prompts are not supported",
         )
-    wanted = request.get("sampling_params")
-    sampling, rest = split_sampling(wanted if isinstance(wanted, dict) else {}, SGLANG_NAMES, is_secret)
+    sampling, rest = split_sampling(object_in(request, "sampling_params"), SGLANG_NAMES, is_secret)
     _, others = split_sampling(
         {
             name: value
@@ -140,7 +141,9 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
         chat=False,
         prompts=(Prompt(text=text if isinstance(text, str) else None, token_ids=prompt_ids),),
         sampling=sampling,
-        logprobs=_logprobs(request),
+        logprobs=(count_in(request, "top_logprobs_num") or 0)
+        if request.get("return_logprob") is True
+        else None,
         rest={**others, **rest},
     )
     answer = _answer(output, meta)
@@ -167,8 +170,7 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
 
 def _answer(output: Json, meta: Json) -> Answer:
     answer = Answer(response_id=meta.get("id") if isinstance(meta.get("id"), str) else None)
-    cached = meta.get("cached_tokens")
-    answer.cached_tokens = cached if type(cached) is int and cached >= 0 else None
+    answer.cached_tokens = count_in(meta, "cached_tokens")
     if not output:
         return answer
     choice = Choice()
@@ -183,8 +185,7 @@ def _answer(output: Json, meta: Json) -> Answer:
     choice.logprobs = [float(entry[0]) for entry in scored if entry and isinstance(entry[0], float | int)]
     choice.unscored = len(choice.logprobs) != len(scored)
     choice.scored_ids = [entry[1] for entry in scored if len(entry) > 1 and type(entry[1]) is int]
-    if _are_ids(output.get("output_ids")):
-        choice.token_ids = list(output["output_ids"])
+    choice.token_ids = as_token_ids(output.get("output_ids")) or []
     answer.choices[0] = choice
     return answer
 
@@ -192,23 +193,11 @@ def _answer(output: Json, meta: Json) -> Answer:
 def _prompt_ids(output: Json, meta: Json) -> list[int] | None:
     """As the output has them, where it has all of them."""
     for holder in (output, meta):
-        if _are_ids(holder.get("prompt_token_ids")):
-            found: list[int] = holder["prompt_token_ids"]
+        if found := as_token_ids(holder.get("prompt_token_ids")):
             return found
     scored = listed(meta.get("input_token_logprobs"))
-    ids = [entry[1] for entry in scored if isinstance(entry, list | tuple) and len(entry) > 1]
-    return ids if _are_ids(ids) and len(ids) == meta.get("prompt_tokens") else None
-
-
-def _logprobs(request: Json) -> int | None:
-    if request.get("return_logprob") is not True:
-        return None
-    top = request.get("top_logprobs_num")
-    return top if type(top) is int and top >= 0 else 0
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
+    ids = as_token_ids([entry[1] for entry in scored if isinstance(entry, list | tuple) and len(entry) > 1])
+    return ids if ids and len(ids) == meta.get("prompt_tokens") else None
 
 
 def _time(value: Any) -> float | None:

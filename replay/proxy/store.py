@@ -116,8 +116,6 @@ class Store:
     """Writes calls in the order they end.
 
     Args:
-        files: Where.
-        options: What is kept.
         report: Called with a sentence when something goes wrong.
     """
 
@@ -134,7 +132,8 @@ class Store:
         self._keep_raw = options.keep_raw and options.redact is None
         self._ids: set[int] = set()
         self._number = self._run = files.free_number()
-        self._held = 0
+        self.held_bytes = 0
+        """Memory taken by calls that wait for the disk."""
         self._unsynced = False
         self._synced = time.monotonic()
         self._reported_unrecordable = False
@@ -156,15 +155,10 @@ class Store:
         """The file that is being written."""
         return self._files.numbered(self._number)
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory taken by calls that wait for the disk."""
-        return self._held
-
     def add(self, call: Call) -> None:
         """Hand over a call that has ended; returns at once."""
         with self._lock:
-            self._held += call.held_bytes
+            self.held_bytes += call.held_bytes
         self._waiting.put(call)
 
     def keep_document(self, name: str, text: str) -> None:
@@ -199,7 +193,7 @@ class Store:
             if not self.stopped:
                 self._guarded(lambda call=call: self._write(call))  # type: ignore[misc]
             with self._lock:
-                self._held -= held
+                self.held_bytes -= held
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:

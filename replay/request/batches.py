@@ -102,10 +102,8 @@ def plan_batches(
     """Group all samples of all requests into batches.
 
     Args:
-        requests: What is recorded.
         repeat: Times that every sample runs.
         batch_size: Recorded sequences per batch.
-        neighbours: What runs in every batch without being recorded.
 
     Yields:
         Batches, in the order of the requests.

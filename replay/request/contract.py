@@ -98,7 +98,6 @@ def resolve_sampling(
     """Every sampling field with its value and source: envelope, generation_config or engine default.
 
     Args:
-        envelope: The request.
         generation_config: What applies where it is silent, before the engine's default; None: the server has
             defaults that it does not report. Then they are left to it, and the value is None.
         unsupported: Fields that the engine does not support.

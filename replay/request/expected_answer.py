@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from ...schemas.envelope import Envelope, Expected
@@ -32,25 +33,16 @@ class Generated:
     has_ids: bool
 
 
-Obstacle = Literal[
-    "redacted",
-    "only-ids-recorded",
-    "nothing-recorded",
-    "tool-calls",
-    "reasoning",
-    "no-text-here",
-    "limited-here",
-]
-OBSTACLES: dict[Obstacle, str] = {
-    "redacted": "the recorded answer was redacted",
-    "only-ids-recorded": "token ids were recorded and no text, and this engine returns only text",
-    "nothing-recorded": "the recorded answer has neither token ids nor text",
-    "tool-calls": "tool calls were recorded, and this engine returns them as the model wrote them",
-    "reasoning": "reasoning was recorded apart from the text, and this engine does not separate it",
-    "no-text-here": "only text was recorded, and this engine does not return any",
-    "limited-here": "no max_tokens was recorded, and here a limit ended the answer",
-}
-"""Why an answer could not be compared → its sentence."""
+class Obstacle(Enum):
+    """Why an answer could not be compared, as a sentence."""
+
+    REDACTED = "the recorded answer was redacted"
+    ONLY_IDS_RECORDED = "token ids were recorded and no text, and this engine returns only text"
+    NOTHING_RECORDED = "the recorded answer has neither token ids nor text"
+    TOOL_CALLS = "tool calls were recorded, and this engine returns them as the model wrote them"
+    REASONING = "reasoning was recorded apart from the text, and this engine does not separate it"
+    NO_TEXT_HERE = "only text was recorded, and this engine does not return any"
+    LIMITED_HERE = "no max_tokens was recorded, and here a limit ended the answer"
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Compared:
     @property
     def why_not(self) -> str | None:
         """Why it could not be compared, for people."""
-        return None if self.obstacle is None else OBSTACLES[self.obstacle]
+        return None if self.obstacle is None else self.obstacle.value
 
 
 def sample_of(expected: Expected | None, index: int) -> Expected | None:
@@ -105,7 +97,7 @@ def compare(plan: PlannedSequence, envelope: Envelope, generated: Generated) -> 
         if expected.finish_reason == "length":  # where the server's own limit lay is not known
             text = text[: len(wanted)]
         if generated.reason == "length" and text != wanted and wanted.startswith(text):
-            return Compared(obstacle="limited-here")
+            return Compared(obstacle=Obstacle.LIMITED_HERE)
     return Compared("text", first_difference(text, wanted))
 
 
@@ -121,18 +113,18 @@ def _obstacle(envelope: Envelope, expected: Expected, generated: Generated) -> O
     """Why the texts cannot be compared; None: they can."""
     if expected.text is None and not expected.tool_calls:
         if any(name.startswith("expected.") for name in envelope.redactions or {}):
-            return "redacted"
+            return Obstacle.REDACTED
         if expected.token_ids is not None:
-            return "only-ids-recorded"
+            return Obstacle.ONLY_IDS_RECORDED
         if not expected.reasoning:
-            return "nothing-recorded"
+            return Obstacle.NOTHING_RECORDED
     if not generated.has_ids:
         return None
     if expected.tool_calls:
-        return "tool-calls"
+        return Obstacle.TOOL_CALLS
     if expected.reasoning:
-        return "reasoning"
-    return "no-text-here" if generated.text is None else None
+        return Obstacle.REASONING
+    return Obstacle.NO_TEXT_HERE if generated.text is None else None
 
 
 def _as_served(text: str, plan: PlannedSequence, envelope: Envelope) -> str:

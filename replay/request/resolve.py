@@ -55,18 +55,10 @@ class Capabilities:
     """rip can start it, and so start it again; else it is only called by its URL."""
     taps: bool = False
     """A server that runs already shows its sites only through the folder that taps in it write to."""
-    cancels: bool = True
-    """A request that nobody waits for any more is stopped."""
 
 
 def check_capabilities(engine: str, can: Capabilities, mode: str, sites: bool) -> None:
     """Refuse, before any work, what an engine does not support.
-
-    Args:
-        engine: Its name.
-        can: What it supports.
-        mode: What will be run.
-        sites: Whether sites are to be captured.
 
     Raises:
         BadInput: It does not support the mode, or the capture of sites.
@@ -86,8 +78,6 @@ def vocabulary_size(engine_size: int, fingerprint: Fingerprint, otherwise: str =
     """How many token ids there are to draw from: as the engine reports, else as the model's files say.
 
     Args:
-        engine_size: As the engine reports it.
-        fingerprint: Of the environment, model included.
         otherwise: What else fixes it where neither is known.
 
     Raises:
@@ -108,33 +98,32 @@ Golden = dict[tuple[str, int], tuple[int, ...]]
 """(request_id, sample) → generated token ids."""
 
 
-def golden_for(
-    envelope: Envelope, trace: Golden | None, trace_path: Path | None
-) -> dict[int, tuple[int, ...]]:
+def golden_for(envelope: Envelope, golden: tuple[Golden, Path] | None) -> dict[int, tuple[int, ...]]:
     """Tokens to force for one envelope, by sample; none of them empty.
 
     Raises:
         BadInput: The envelope has no expected tokens and no trace was given, or the trace lacks the request
             or its tokens.
     """
-    if trace is None:
+    if golden is None:
         if envelope.expected is None or not envelope.expected.token_ids:
             raise BadInput(
                 f"{envelope.request_id}: no recorded tokens to force: expected.token_ids is missing or empty",
                 "give a trace with --golden, or record the envelope with its answer",
             )
         return {0: tuple(envelope.expected.token_ids)}
+    trace, path = golden
     found = {
         sample: tokens for (request_id, sample), tokens in trace.items() if request_id == envelope.request_id
     }
     if not found:
         raise BadInput(
-            f"{envelope.request_id}: not in the golden trace {trace_path}",
+            f"{envelope.request_id}: not in the golden trace {path}",
             "record it there, or leave it out of the set",
         )
     if not all(found.values()):
         raise BadInput(
-            f"{envelope.request_id}: the golden trace {trace_path} holds no generated token of it",
+            f"{envelope.request_id}: the golden trace {path} holds no generated token of it",
             "give a trace of a run that came to its end",
         )
     return found
@@ -144,10 +133,16 @@ class Target(Protocol):
     """An opened engine, as far as a request is checked against it (see `engines.base.Engine`)."""
 
     capabilities: Capabilities
+    """Of the class: at most this. Of the opened engine: this."""
     vocab_size: int
+    """2^31 − 1 where it is not known."""
     context_length: int
+    """Likewise."""
     sampling_defaults: Mapping[str, Any] | None
+    """What applies where the envelope is silent, by the names of generation_config.json; None: the server
+    has defaults of its own and does not report them."""
     sampling_defaults_from: str
+    """Where they come from, as a source of settings."""
 
     @property
     def unsupported_sampling(self) -> frozenset[str]:
@@ -156,10 +151,12 @@ class Target(Protocol):
     def has_tokenizer(self) -> bool:
         """Whether stop strings and bad words can be searched for."""
 
-    def tokenize(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
-        """Token ids of a prompt text, or of chat messages and tools through the model's template."""
+    def tokenize(self, envelope: Envelope) -> list[int]:
+        """Token ids of a prompt text, or of chat messages and tools through the model's template.
+
+        Raises:
+            BadInput: There is no tokenizer, or no template for messages.
+        """
 
 
 def resolve_request(
@@ -168,9 +165,6 @@ def resolve_request(
     """One envelope with prompt, sampling and golden tokens, checked against the model.
 
     Args:
-        envelope: The request.
-        engine: What will run it.
-        mode: How.
         golden: Tokens of a golden trace, with its path; None takes them from the envelope.
         findings: Gets what a reader of the trace should know.
 
@@ -192,8 +186,7 @@ def resolve_request(
             findings.add(finding("unknown-fields", fields=unknown), name)
         prompt = _prompt(envelope, engine, findings) if engine.capabilities.token_ids else []
         check_constraints(sampling, engine.vocab_size, engine.has_tokenizer(), forced)
-    trace, path = golden or (None, None)
-    tokens_of = golden_for(envelope, trace, path) if forced else {}
+    tokens_of = golden_for(envelope, golden) if forced else {}
     with about_request(name):
         if forced:
             most_tokens = max(len(tokens) for tokens in tokens_of.values())
@@ -250,7 +243,7 @@ def _prompt(envelope: Envelope, engine: Target, findings: Findings) -> list[int]
             "the prompt was redacted, token ids included", "replay the envelope that was not redacted"
         )
     findings.add(finding("tokenized-here"), envelope.request_id)
-    return engine.tokenize(envelope.prompt_text, envelope.messages, envelope.tools)
+    return engine.tokenize(envelope)
 
 
 def _check_text(envelope: Envelope) -> None:

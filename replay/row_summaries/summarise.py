@@ -168,9 +168,6 @@ class Work:
         """Work on `rows` rows, `row_stride` elements apart; None for a rare dtype.
 
         Args:
-            out: Where the results go.
-            dtype: The elements' dtype.
-            rows: Number of rows.
             row_stride: Elements from one row to the next.
             columns: How many elements of a row each of the columns has.
         """

@@ -6,7 +6,7 @@ its batch, nor from the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from .summarise import summarise_tensor
 if TYPE_CHECKING:
     import torch
 
+
+ROWS_TOGETHER = 64
+"""Rows of logits of a long pass that are summarised together: bounds the copies at 64 × V."""
 
 COLUMN_HEIGHT = 64
 """Values of a row that are reduced to their maximum first, to find the largest."""
@@ -62,14 +65,24 @@ def top_k_of_rows(logits_RV: torch.Tensor, k: int) -> list[TopK]:
     return result
 
 
-def with_next(topk: TopK, logits_V: torch.Tensor, token: int) -> TopK:
-    """The same distribution with the raw log-probability of the token that follows it.
+def top_k_and_next(logits_RV: torch.Tensor, following: Sequence[int], k: int) -> list[TopK]:
+    """Summarise raw logits, with the token that follows each row.
 
     Args:
-        topk: The distribution.
-        logits_V: Its raw logits.
-        token: The token id, chosen or forced.
+        logits_RV: As for `top_k_of_rows`.
+        following: The token after each row; of the last rows it need not be known.
+        k: K.
     """
+    found: list[TopK] = []
+    for start in range(0, len(logits_RV), ROWS_TOGETHER):
+        found += top_k_of_rows(logits_RV[start : start + ROWS_TOGETHER], k)
+    known = zip(found, logits_RV, following, strict=False)
+    found[: len(following)] = [with_next(topk, logits_V, token) for topk, logits_V, token in known]
+    return found
+
+
+def with_next(topk: TopK, logits_V: torch.Tensor, token: int) -> TopK:
+    """The same distribution with the raw log-probability of the token that follows it."""
     assert topk.logsumexp is not None
     with np.errstate(invalid="ignore"):
         logprob = np.float32(np.float64(float(logits_V[token])) - topk.logsumexp)

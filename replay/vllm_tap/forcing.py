@@ -111,11 +111,11 @@ class ForcedTokens(Interface):
         return logits
 
     def _by_row(self) -> list[tuple[int, int]]:
-        found = []
-        for row, (forced, generated) in self._forced.items():
-            if len(generated) < len(forced):
-                found.append((row, forced[len(generated)]))
-        return found
+        return [
+            (row, forced[len(generated)])
+            for row, (forced, generated) in self._forced.items()
+            if len(generated) < len(forced)
+        ]
 
     def _by_slot(self, context: Any) -> list[tuple[int, int]]:
         if not any(int(slot) in self._forced for slot in context.idx_mapping_np):

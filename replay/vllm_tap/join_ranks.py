@@ -67,12 +67,8 @@ class RankRows:
         return RankRows(self.table[kept], self.summaries.at(kept), topk, self.recomputed)
 
 
-@dataclass(frozen=True, eq=False)
-class RankView:
-    """A rank with its rows of a request."""
-
-    rank: RankFiles
-    rows: RankRows
+RankView = tuple[RankFiles, RankRows]
+"""A rank with its rows of a request."""
 
 
 def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> RankRows:
@@ -105,18 +101,12 @@ def last_rows(parts: Sequence[tuple[Part, int]], sites: int, since: int = 0) -> 
 
 
 def join_views(views: Sequence[RankView], sites: Sequence[Site], findings: Sequence[str]) -> TappedRows:
-    """One table from what the ranks saw.
-
-    Args:
-        views: The ranks with their rows.
-        sites: All sites.
-        findings: What is known already.
-    """
+    """One table from what the ranks saw."""
     # Rank 0 of tensor parallelism gives the replicated rows, the others are compared with it.
-    views = sorted(views, key=lambda view: [view.rank.coordinates[name] for name in ("pp_rank", "tp_rank")])
-    join = _Join(np.unique(np.concatenate([view.rows.positions for view in views])), sites)
-    for view in views:
-        join.add(view)
+    views = sorted(views, key=lambda view: view[0].order("pp_rank", "tp_rank"))
+    join = _Join(np.unique(np.concatenate([rows.positions for _, rows in views])), sites)
+    for rank, rows in views:
+        join.add(rank, rows)
     shapes = [ExecutionShape(*row) for row in join.table[:, SHAPE].tolist()]
     return TappedRows(
         positions=join.positions,
@@ -141,9 +131,8 @@ class _Join:
         self._filled_by: dict[int, str] = {}
         """Site → the rank that its rows are from."""
 
-    def add(self, view: RankView) -> None:
+    def add(self, rank: RankFiles, rows: RankRows) -> None:
         """One rank's rows: they fill sites that no rank has filled, and are compared with the others."""
-        rank, rows = view.rank, view.rows
         at = np.searchsorted(self.positions, rows.positions)
         self.table[at] = rows.table
         for index, topk in zip(at.tolist(), rows.topk, strict=True):
@@ -152,7 +141,7 @@ class _Join:
         for column, site in enumerate(rank.sites):
             target, present = self._index_of[site.label()], computed[:, column]
             if target in self._filled_by:
-                self._compare(view, column, at, target)
+                self._compare(rank, rows, column, at, target)
                 continue
             self._filled_by[target] = rank.name
             for mine, theirs in zip(self.summaries.arrays(), rows.summaries.arrays(), strict=True):
@@ -163,12 +152,13 @@ class _Join:
                 "were not accepted); the last is shown"
             )
 
-    def _compare(self, view: RankView, column: int, at: npt.NDArray[np.intp], target: int) -> None:
+    def _compare(
+        self, rank: RankFiles, rows: RankRows, column: int, at: npt.NDArray[np.intp], target: int
+    ) -> None:
         """Say where a rank's replicated rows are not those of the rank that was taken."""
-        rank = view.rank
-        theirs, mine = view.rows.summaries.row_hash[:, column], self.summaries.row_hash[at, target]
+        theirs, mine = rows.summaries.row_hash[:, column], self.summaries.row_hash[at, target]
         differ = (mine != theirs).any(axis=-1) & mine.any(axis=-1) & theirs.any(axis=-1)
-        where = view.rows.positions[differ].tolist()
+        where = rows.positions[differ].tolist()
         if where:
             more = f" and {len(where) - 1} more" if len(where) > 1 else ""
             self.findings.append(

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -192,8 +193,8 @@ def read_index(path: Path) -> PartIndex:
         OSError: It cannot be read.
     """
     with open(path, "rb") as file:
-        header, start = _header(file.read(BEGIN_BYTES), file.read)
-        try:
+        header, start = _header(file)
+        with _header_errors():
             item = next(item for item in header["arrays"] if item["name"] == "rows")
             count = int(np.prod(item["shape"], dtype=np.int64))
             file.seek(start + int(item["at"]))
@@ -202,15 +203,13 @@ def read_index(path: Path) -> PartIndex:
             numbers, counts = np.unique(rows[:, REQUEST], return_counts=True)
             return PartIndex(
                 _requests(header),
-                [int(number) for number in header["ended"]],
+                _ended(header),
                 dict(zip(numbers.tolist(), counts.tolist(), strict=True)),
                 {
                     number: int(rows[rows[:, REQUEST] == number, POSITION].max())
                     for number in numbers.tolist()
                 },
             )
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
-            raise BrokenPart(f"its header is invalid: {error}") from None
 
 
 def read_part(path: Path) -> Part:
@@ -221,9 +220,9 @@ def read_part(path: Path) -> Part:
         OSError: It cannot be read.
     """
     with open(path, "rb") as file:
-        header, _ = _header(file.read(BEGIN_BYTES), file.read)
+        header, _ = _header(file)
         body = memoryview(file.read())
-    try:
+    with _header_errors():
         if len(body) != header["bytes"]:
             raise BrokenPart(f"{header['bytes']} bytes should follow its header, {len(body)} do")
         if len(body) % 8 or _sum_of_words(np.frombuffer(body, np.uint8)) != header["sum"]:
@@ -231,32 +230,42 @@ def read_part(path: Path) -> Part:
         arrays = {item["name"]: _array(body, item) for item in header["arrays"]}
         part = Part(
             _requests(header),
-            [int(number) for number in header["ended"]],
+            _ended(header),
             arrays["rows"],
             RowSummaries(*(arrays[name] for name in SUMMARIES)),
             Distributions(*(arrays[f"next.{name}"] for name in DISTRIBUTIONS)),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BrokenPart(f"its header is invalid: {error}") from None
     _check_shapes(part)
     return part
 
 
-def _header(begin: bytes, read: Callable[[int], bytes]) -> tuple[dict[str, Any], int]:
+@contextmanager
+def _header_errors() -> Iterator[None]:
+    """BrokenPart for whatever reading a header of another form raises."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise BrokenPart(f"its header is invalid: {error}") from None
+
+
+def _header(file: BinaryIO) -> tuple[dict[str, Any], int]:
     """The header of a part, and where its arrays begin."""
+    begin = file.read(BEGIN_BYTES)
     if not begin.startswith(MAGIC) or len(begin) < BEGIN_BYTES:
         raise BrokenPart("it does not begin like a part")
     length, checksum = (int.from_bytes(begin[at : at + 8], "little") for at in (8, 16))
-    raw = read(length) if length <= MOST_HEADER_BYTES else b""
+    raw = file.read(length) if length <= MOST_HEADER_BYTES else b""
     if len(raw) < length or zlib.crc32(raw) != checksum:
         raise BrokenPart("its header is cut off, or its checksum does not fit")
-    try:
+    with _header_errors():
         header = json.loads(raw)
-    except ValueError as error:
-        raise BrokenPart(f"its header is invalid: {error}") from None
     if not isinstance(header, dict):
         raise BrokenPart("its header is invalid")
     return header, len(begin) + length
+
+
+def _ended(header: Mapping[str, Any]) -> list[int]:
+    return [int(number) for number in header["ended"]]
 
 
 def _requests(header: Mapping[str, Any]) -> dict[int, TappedRequest]:
@@ -304,13 +313,8 @@ def _check_shapes(part: Part) -> None:
         raise BrokenPart("a row belongs to no request")
 
 
-def _part_number(name: str) -> int | None:
-    """Which part a file name is, or None for another file."""
-    stem = name.removeprefix("part-").removesuffix(".rip")
-    return int(stem) if stem.isdecimal() and name == PART.format(int(stem)) else None
-
-
 def part_names(names: Iterable[str]) -> list[str]:
     """The parts among file names, in the order they were written."""
-    numbered = [(number, name) for name in names if (number := _part_number(name)) is not None]
-    return [name for _, name in sorted(numbered)]
+    numbers = {name: name.removeprefix("part-").removesuffix(".rip") for name in names}
+    parts = [name for name, text in numbers.items() if text.isdecimal() and name == PART.format(int(text))]
+    return sorted(parts, key=lambda name: int(numbers[name]))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ CACHED_PARTS = 4
 """Parts of a rank held in memory."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class KeyRows:
     """What one rank has of a key.
 
@@ -80,18 +81,13 @@ class KeyRows:
         count: Rows.
     """
 
-    numbers: list[int] = field(default_factory=list)
-    ended: bool = False
-    count: int = 0
+    numbers: list[int]
+    ended: bool
+    count: int
 
 
 class RankFiles:
-    """One rank's folder.
-
-    Args:
-        path: The folder.
-        state: What `state.json` says.
-    """
+    """One rank's folder."""
 
     def __init__(self, path: Path, state: dict[str, Any]) -> None:
         self.path = path
@@ -109,9 +105,9 @@ class RankFiles:
         self._read: set[str] = set()
         self._requests: dict[int, TappedRequest] = {}
         self._ended: set[int] = set()
-        self._parts: dict[int, list[tuple[Path, int]]] = {}
+        self._parts: defaultdict[int, list[tuple[Path, int]]] = defaultdict(list)
         """Of each request: its parts, each with the last of its positions there."""
-        self._counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
         self._cached: dict[Path, Part] = {}
         self._load_sites()
 
@@ -121,6 +117,10 @@ class RankFiles:
         if self.state == "failed":
             return self._reason
         return "its process has died" if self.state != "closed" and is_alive(self._pid) is False else ""
+
+    def order(self, *names: str) -> tuple[int, ...]:
+        """Its coordinates of these names, to sort ranks by."""
+        return tuple(self.coordinates[name] for name in names)
 
     def is_ready(self) -> bool:
         """Whether its sites are known and it observes, or did."""
@@ -135,17 +135,13 @@ class RankFiles:
         state = read_state(self.path)
         if state is not None:
             self.state, self._reason = str(state["state"]), str(state["why"])
-        for name in self._part_names():
-            if name in self._read:
-                continue
+        names = [item.name for item in self.path.iterdir()] if self.path.is_dir() else []
+        for name in part_names(set(names) - self._read):
             self._read.add(name)
             try:
                 self._note(self.path / name, read_index(self.path / name))
             except (BrokenPart, OSError) as error:
                 self.broken.append(f"{name} could not be read: {error}")
-
-    def _part_names(self) -> list[str]:
-        return part_names(item.name for item in self.path.iterdir()) if self.path.is_dir() else []
 
     def keys(self) -> list[str]:
         """Every key, in order of appearance."""
@@ -157,11 +153,8 @@ class RankFiles:
         numbers = [number for number, known in self._requests.items() if _goes_by(known, key)]
         if not numbers:
             return None
-        found = KeyRows(ended=all(number in self._ended for number in numbers))
-        for number in numbers:
-            found.count += self._counts.get(number, 0)
-            found.numbers.append(number)
-        return found
+        ended = self._ended.issuperset(numbers)
+        return KeyRows(numbers, ended, sum(self._counts[number] for number in numbers))
 
     def load(self, numbers: Sequence[int], since: int = 0) -> list[tuple[Part, int]]:
         """The parts with rows of some requests from a position on, each with the number of the request."""
@@ -199,8 +192,8 @@ class RankFiles:
         for number, request in part.requests.items():
             self._requests[number] = request
             if number in part.counts:
-                self._parts.setdefault(number, []).append((path, part.last[number]))
-                self._counts[number] = self._counts.get(number, 0) + part.counts[number]
+                self._parts[number].append((path, part.last[number]))
+                self._counts[number] += part.counts[number]
         self._ended.update(part.ended)
 
     def _load_sites(self) -> None:
@@ -230,6 +223,4 @@ def open_ranks(folder: Path) -> list[RankFiles]:
         return []
     newest = max(found, key=lambda rank: rank.started)
     ranks = [rank for rank in found if rank.instance == newest.instance]
-    return sorted(
-        ranks, key=lambda rank: [rank.coordinates[name] for name in ("dp_rank", "pp_rank", "tp_rank")]
-    )
+    return sorted(ranks, key=lambda rank: rank.order("dp_rank", "pp_rank", "tp_rank"))

@@ -1,6 +1,6 @@
 """Reading a tap folder: the ranks of one vLLM engine, their sites as one table, the rows of one request.
 
-It needs neither vLLM nor torch. Other files in the folder, and parts that are torn, are said and left alone.
+It needs neither vLLM nor torch. Other files in the folder are left alone, torn parts are reported too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from .join_ranks import RankView, TappedRows, join_sites, join_views, last_rows
+from .join_ranks import TappedRows, join_sites, join_views, last_rows
 from .rank_folder import KeyRows, RankFiles, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]
@@ -45,11 +45,6 @@ class TapFolder:
         self._lock = threading.Lock()
         """Requests of one batch are read from several threads."""
 
-    @property
-    def failures(self) -> list[str]:
-        """Why ranks observe nothing any more, in sentences."""
-        return [f"rank {rank.name}: {rank.why}" for rank in self._ranks if rank.state == "failed"]
-
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until every rank of the newest engine has named its sites.
 
@@ -58,9 +53,9 @@ class TapFolder:
         """
         deadline = time.monotonic() + timeout_s
         while not self._refresh():
-            if self.failures:
+            if failed := [rank for rank in self._ranks if rank.state == "failed"]:
                 raise EngineFailed(
-                    f"vLLM's taps ended: {'; '.join(self.failures)}",
+                    f"vLLM's taps ended: {_reasons(failed)}",
                     "fix that and start vLLM again",
                 )
             if time.monotonic() >= deadline:
@@ -142,9 +137,8 @@ class TapFolder:
             if partial and seen:
                 return self._joined(key, seen, since)
             if stopped:
-                reason = "; ".join(f"rank {rank.name}: {rank.why}" for rank in stopped)
                 raise EngineFailed(
-                    f"the request {key} was not observed to its end: {reason}", "start vLLM again"
+                    f"the request {key} was not observed to its end: {_reasons(stopped)}", "start vLLM again"
                 )
             raise EngineFailed(
                 f"the request {key} was not observed to its end within {late_s:g} s: "
@@ -228,11 +222,9 @@ class TapFolder:
                     f"{len(rows.numbers)} requests were observed under the key {key}",
                     "give every request a key of its own, and ask for one sample (n = 1) a request",
                 )
-            view = RankView(rank, last_rows(rank.load(rows.numbers, since), len(rank.sites), since))
-            views.append(view)
-            recomputed = (
-                rows.count - len(view.rows.table) - view.rows.recomputed - max(0, since - len(prefix))
-            )
+            last = last_rows(rank.load(rows.numbers, since), len(rank.sites), since)
+            views.append((rank, last))
+            recomputed = rows.count - len(last.table) - last.recomputed - max(0, since - len(prefix))
             if since and recomputed > 0:
                 findings.append(
                     f"{recomputed} positions were computed again after their rows had been taken "
@@ -242,9 +234,14 @@ class TapFolder:
                 findings.append(f"rank {rank.name} did not see the end of the request")
             findings += [f"rank {rank.name}: {text}" for text in rank.broken]
         if not whole:
-            common = functools.reduce(np.intersect1d, [view.rows.positions for view in views])
-            views = [RankView(view.rank, view.rows.only(common)) for view in views]
+            common = functools.reduce(np.intersect1d, [rows.positions for _, rows in views])
+            views = [(rank, rows.only(common)) for rank, rows in views]
         return replace(join_views(views, self.sites, findings), prefix=prefix)
+
+
+def _reasons(ranks: Sequence[RankFiles]) -> str:
+    """Why ranks observe nothing any more."""
+    return "; ".join(f"rank {rank.name}: {rank.why}" for rank in ranks)
 
 
 def _of_its_replicas(

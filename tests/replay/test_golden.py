@@ -33,29 +33,29 @@ def test_a_trace_gives_the_generated_tokens_of_every_sample(trace: Path) -> None
     golden = golden_from_trace(trace)
     assert set(golden) == {("r0", 0), ("r0", 1), ("r1", 0)}
     assert golden["r0", 1] == tuple(sequence(1, 0, sample=1).tokens[4:].tolist())
-    assert golden_for(envelope(), golden, trace) == {0: golden["r0", 0], 1: golden["r0", 1]}
+    assert golden_for(envelope(), (golden, trace)) == {0: golden["r0", 0], 1: golden["r0", 1]}
 
 
 def test_the_envelope_gives_its_expected_tokens() -> None:
-    assert golden_for(envelope(expected={"token_ids": [5, 6]}), None, None) == {0: (5, 6)}
+    assert golden_for(envelope(expected={"token_ids": [5, 6]}), None) == {0: (5, 6)}
 
 
 @pytest.mark.parametrize("fields", [{}, {"expected": {"text": "hi"}}, {"expected": {"token_ids": []}}])
 def test_an_envelope_without_recorded_tokens_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="is missing or empty") as refused:
-        golden_for(envelope(**fields), None, None)
+        golden_for(envelope(**fields), None)
     assert "--golden" in refused.value.fix
 
 
 def test_a_request_that_the_trace_lacks_is_refused(trace: Path) -> None:
     with pytest.raises(BadInput, match="r9: not in the golden trace"):
-        golden_for(envelope(request_id="r9"), golden_from_trace(trace), trace)
+        golden_for(envelope(request_id="r9"), (golden_from_trace(trace), trace))
 
 
 def test_a_trace_of_a_run_that_generated_nothing_is_refused(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.parquet", [sequence(1, 0, decode=0)], header([]))
     with pytest.raises(BadInput, match="no generated token"):
-        golden_for(envelope(), golden_from_trace(path), path)
+        golden_for(envelope(), (golden_from_trace(path), path))
 
 
 def test_files_that_are_no_trace_are_refused(tmp_path: Path, trace: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from fakes.replaying import NEIGHBOUR, batch_of, planned, run, run_one
 from rip.replay.request.batches import Batch
 from rip.replay.row_summaries.rows import ExecutionShape
+from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
 
 FAMILIES = ["llama", "llama-bf16", "mixtral", "qwen2", "qwen3", "gemma3", "window", "gpt2"]
@@ -53,7 +54,9 @@ def test_greedy_tokens_are_those_of_transformers_generate(tiny_models, open_engi
 @pytest.mark.model
 def test_greedy_tokens_of_the_real_model_are_those_of_generate(smollm2, open_engine):
     engine = open_engine(smollm2, sites=None, dtype="bfloat16")
-    prompt = engine.tokenize(None, [{"role": "user", "content": "Name three rivers."}], None)
+    prompt = engine.tokenize(
+        Envelope(request_id="rivers", messages=[{"role": "user", "content": "Name three rivers."}])
+    )
     assert generated(run_one(engine, prompt, max_tokens=12), prompt) == by_generate(engine.model, prompt, 12)
 
 

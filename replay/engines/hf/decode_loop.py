@@ -7,7 +7,7 @@ size stays until the last recorded sequence has ended; ended ones and neighbours
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from ...capture.observed_passes import Segment, StepBlock
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.rows import ExecutionShape, Rows
-from ...row_summaries.token_distribution import top_k_of_rows, with_next
+from ...row_summaries.token_distribution import top_k_and_next, top_k_of_rows, with_next
 from ..base import Finished
 from .model import Forward
 from .sampling import Live
@@ -30,8 +30,6 @@ BLOCK = 64
 """Decode steps whose rows are handed over together; what a killed run loses beside the writer's buffer. A
 count and not a time, so that a repeated run hands over the same rows in the same order.
 """
-SCORING_ROWS = 64
-"""Rows of logits that are summarised together in golden-prefill: bounds the copies at 64 × V."""
 
 
 class Host(Protocol):
@@ -161,7 +159,11 @@ class BatchRun:
             ]
             # A chunk in which no prompt ends still has to give logits at one column; nobody reads them.
             kept_columns = sorted({last_columns[row] for row in ending}) or [end - start - 1]
-            with self._observing_long_pass(segments, len(inputs), end - start):
+            with (
+                nullcontext()
+                if self._taps is None
+                else self._taps.long_pass(segments, len(inputs), end - start, self._keeps)
+            ):
                 logits_BKV = self._forward(
                     ids_BT[:, start:end],
                     mask_BT[:, :end],
@@ -222,13 +224,8 @@ class BatchRun:
     def _score_rows(self, live: Live, logits_RV: torch.Tensor) -> None:
         """The distributions of the rows that the pass has just computed."""
         following = (*live.plan.prompt, *(live.plan.golden or ()))[live.first_position + 1 :]
-        for start in range(0, len(logits_RV), SCORING_ROWS):
-            part_RV = logits_RV[start : start + SCORING_ROWS]
-            found = top_k_of_rows(part_RV, self._engine.topk)
-            for row, (topk, logits_V) in enumerate(zip(found, part_RV, strict=True), start):
-                # Without golden tokens nothing follows the prompt.
-                known = row < len(following)
-                live.topk[row] = with_next(topk, logits_V, following[row]) if known else topk
+        # Without golden tokens nothing follows the prompt.
+        live.topk = [*top_k_and_next(logits_RV, following, self._engine.topk)]
 
     def _choose(self, logits_BV: torch.Tensor) -> list[int]:
         """Choose every sequence's next token; complete the row it follows from.
@@ -283,7 +280,11 @@ class BatchRun:
             self._block = StepBlock(BLOCK, len(self._live), self._n_sites)
         # What runs on after its end may leave the context, and must not fail there.
         last = self._engine.context_length - 1
-        with self._observing_step():
+        with (
+            nullcontext()
+            if self._taps is None or self._block is None
+            else self._taps.step(self._block, self._block_steps, self._keeps)
+        ):
             logits_B1V = self._forward(
                 torch.tensor([[token] for token in fed], device=device),
                 mask_BT,
@@ -293,20 +294,6 @@ class BatchRun:
         for live in self._live:
             live.computed += 1
         return logits_B1V[:, -1]
-
-    def _observing_step(self) -> AbstractContextManager[None]:
-        if self._taps is None or self._block is None:
-            return nullcontext()
-        return self._taps.step(self._block, self._block_steps, self._keeps)
-
-    def _observing_long_pass(
-        self, segments: list[Segment], batch: int, tokens: int
-    ) -> AbstractContextManager[None]:
-        return (
-            nullcontext()
-            if self._taps is None
-            else self._taps.long_pass(segments, batch, tokens, self._keeps)
-        )
 
     def _keep(self, batch_row: int, first_row: int, site: int, rows_RW: torch.Tensor) -> None:
         """Keep the raw bits of those rows whose position is wanted."""

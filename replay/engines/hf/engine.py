@@ -5,7 +5,7 @@ itself is in decode_loop.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,22 @@ from typing import Any
 import torch
 
 from ....schemas.errors import BadInput
-from ....schemas.trace import Finding, Mode, Site
+from ....schemas.trace import Mode
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
-from ...request.contract import GENERATION_CONFIG, PROGRAMS
+from ...request.contract import PROGRAMS
 from ...request.resolve import UNKNOWN_LENGTH, Capabilities
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import Rows
-from ..base import Finished, Opening, refuse_server
-from ..model_files import folder_of, load_tokenizer, text_of, texts_of, tokenize
+from ..base import Engine, Finished, Opening, no_such_site, refuse_server
+from ..model_files import folder_of, load_tokenizer, read_config
 from .decode_loop import BatchRun
 from .model import check_attention, load_model, model_errors
 from .sampling import Sampler, StopRule, UniformDraws
 from .settings import parse_settings, resolve_settings
 
 
-class HfEngine:
+class HfEngine(Engine):
     """A causal language model in this process.
 
     Args:
@@ -43,18 +43,17 @@ class HfEngine:
     )
     unsupported_sampling = PROGRAMS
     channel = "eager"
-    pid = None
+    row_hash, sketch = ROW_HASH_NAME, SKETCH_NAME
 
     def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
         refuse_server("hf", opening)
         if opening.model is None or opening.model_sha256 is None:
             raise BadInput("the engine hf needs a model", "give a folder or a GGUF file with --model")
         folder = folder_of(opening.model, opening.model_sha256)
-        self.topk = opening.topk
         self.keep_positions = opening.keep_positions
-        self.findings: list[Finding] = []
         self.settings = resolve_settings(opening.settings, opening.runtime, _config_dtype(folder))
-        self._before = _ProcessState()
+        self._before = _process_state()
         try:
             self._open(folder, opening.sites)
         except BaseException:
@@ -68,13 +67,17 @@ class HfEngine:
 
     @staticmethod
     def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse an attention implementation that the model does not have (see `base.Engine.check_start`)."""
+        """Refuse an attention implementation that the model lacks (see `base.EngineKind.check_start`)."""
         if "attention" in settings and isinstance(model, Path):
             check_attention(model, settings["attention"])
 
     def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
         """Load the model under the resolved settings and find its sites."""
-        self._apply_process_settings()
+        _set_process_state(
+            int(self.settings["threads"].resolved),
+            str(self.settings["matmul_precision"].resolved),
+            self.settings["deterministic"].resolved == "true",
+        )
         self.tokenizer = load_tokenizer(folder)
         dtype = getattr(torch, str(self.settings["dtype"].resolved))
         device = str(self.settings["device"].resolved)
@@ -85,77 +88,41 @@ class HfEngine:
         self.context_length = int(getattr(config, "max_position_embeddings", 0) or UNKNOWN_LENGTH)
         generation = self.model.generation_config
         self.sampling_defaults: dict[str, Any] = generation.to_diff_dict() if generation else {}
-        self.sampling_defaults_from = GENERATION_CONFIG
         self._eos = _as_list(
             getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
         )
         self.pad = padding_id(getattr(config, "pad_token_id", None), self.vocab_size)
         self._worker_draws: UniformDraws | None = None
         self._observe_settings()
-        self._taps: Taps | None = None
-        self.row_hash, self.sketch = ROW_HASH_NAME, SKETCH_NAME
-        self.sites: list[Site] = []
-        self.not_seen: list[str] = []
-        if sites is not None:
-            self._taps = Taps(self.model, sites)
-            with model_errors():
-                self._taps.discover(self._trial_pass, self.vocab_size, self.device)
-            self.sites, self.not_seen = self._taps.sites, self._taps.not_seen
-            if not self.sites:
-                raise BadInput(
-                    f"--sites {sites.pattern!r} matches no site",
-                    "see the labels with --sites '.' and rip query",
-                )
-
-    @property
-    def taps(self) -> Taps | None:
+        self.taps: Taps | None = None
         """What observes the model; None where it was opened without sites."""
-        return self._taps
+        if sites is not None:
+            self.taps = Taps(self.model, sites)
+            with model_errors():
+                self.taps.discover(self._trial_pass, self.vocab_size, self.device)
+            self.sites, self.not_seen = self.taps.sites, self.taps.not_seen
+            if not self.sites:
+                raise no_such_site(sites)
 
     def _trial_pass(self, ids: torch.Tensor) -> object:
         return self.model(input_ids=ids, use_cache=False)
 
-    def _apply_process_settings(self) -> None:
-        torch.set_num_threads(int(self.settings["threads"].resolved))
-        torch.set_float32_matmul_precision(str(self.settings["matmul_precision"].resolved))
-        wanted = self.settings["deterministic"].resolved == "true"
-        if (
-            wanted != torch.are_deterministic_algorithms_enabled()
-        ):  # setting it loads the compiler: over a second
-            torch.use_deterministic_algorithms(wanted)
-
     def _observe_settings(self) -> None:
         """Fill in what the loaded model and the process report."""
+        weight = next(self.model.parameters())
+        threads, precision, deterministic = _process_state()
         observed = {
-            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
-            "device": str(next(self.model.parameters()).device),
+            "dtype": str(weight.dtype).removeprefix("torch."),
+            "device": str(weight.device),
             "attention": getattr(self.model.config, "_attn_implementation", None),
-            "threads": torch.get_num_threads(),
-            "matmul_precision": torch.get_float32_matmul_precision(),
-            "deterministic": "true" if torch.are_deterministic_algorithms_enabled() else "false",
+            "threads": threads,
+            "matmul_precision": precision,
+            "deterministic": "true" if deterministic else "false",
         }
         for name, value in observed.items():
             known = self.settings[name]
             resolved = value if name == "attention" and known.resolved is None else known.resolved
             self.settings[name] = known.model_copy(update={"resolved": resolved, "observed": value})
-
-    def tokenize(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
-        """Token ids of a prompt text, or of chat messages and tools through the model's template.
-
-        Raises:
-            BadInput: The model folder holds no tokenizer or no template.
-        """
-        return tokenize(self.tokenizer, text, messages, tools)
-
-    def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
-        """The texts of single tokens, for display."""
-        return texts_of(self.tokenizer, token_ids)
-
-    def has_tokenizer(self) -> bool:
-        """Whether stop strings and bad words can be searched for."""
-        return self.tokenizer is not None
 
     def reset(self) -> None:
         """As after opening: a seed whose scope is the worker starts again."""
@@ -163,9 +130,9 @@ class HfEngine:
 
     def close(self) -> None:
         """Free the model and give the process back its threads and modes. May be called twice."""
-        self._before.restore()
+        _set_process_state(*self._before)
         self.model = None
-        self._taps = None
+        self.taps = None
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Execute one batch (see `base.Engine.run`).
@@ -174,23 +141,17 @@ class HfEngine:
             BadInput: A request that this engine cannot run.
             EngineFailed: The model fails, or overwrites what is observed.
         """
-        taps = self._taps if observe else None
+        taps = self.taps if observe else None
         with taps.attached() if taps else nullcontext():
             run = BatchRun(self, batch, mode, taps)
             yield from run.score() if mode == "golden-prefill" else run.generate()
 
     def sampler_for(self, sequence: PlannedSequence) -> Sampler:
         """A sampler with the sequence's own stream of draws, or the worker's shared one."""
-        seed = sequence.seed
+        draws = UniformDraws(sequence.seed)
         if sequence.value("seed_scope") == "worker":
-            self._worker_draws = self._worker_draws or UniformDraws(seed)
-            draws = self._worker_draws
-        else:
-            draws = UniformDraws(seed)
-        encode = None
-        if self.tokenizer is not None:
-            tokenizer = self.tokenizer
-            encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
+            draws = self._worker_draws = self._worker_draws or draws
+        encode = self._encode if self.tokenizer is not None else None
         return Sampler(sequence, draws, self._eos, self.vocab_size, encode)
 
     def stop_rule_for(self, sequence: PlannedSequence) -> StopRule:
@@ -199,7 +160,11 @@ class HfEngine:
 
     def decode(self, tokens: list[int]) -> str:
         """Text of generated tokens; empty without a tokenizer."""
-        return text_of(self.tokenizer, tokens) or ""
+        return self.text_of(tokens) or ""
+
+    def _encode(self, text: str) -> list[int]:
+        assert self.tokenizer is not None
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _whole_text(self, tokens: list[int]) -> str:
         """Text of generated tokens, special ones too: a stop string may be one."""
@@ -207,31 +172,25 @@ class HfEngine:
         return str(self.tokenizer.decode(tokens))
 
 
-class _ProcessState:
-    """What an engine changes in the whole process, as it was before."""
+def _process_state() -> tuple[int, str, bool]:
+    """What an engine changes in the whole process: threads, float32 matmul precision, deterministic mode."""
+    return (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
-    def __init__(self) -> None:
-        self._threads = torch.get_num_threads()
-        self._matmul_precision = torch.get_float32_matmul_precision()
-        self._deterministic = torch.are_deterministic_algorithms_enabled()
 
-    def restore(self) -> None:
-        """Set everything back."""
-        torch.set_num_threads(self._threads)
-        torch.set_float32_matmul_precision(self._matmul_precision)
-        if self._deterministic != torch.are_deterministic_algorithms_enabled():
-            torch.use_deterministic_algorithms(self._deterministic)
+def _set_process_state(threads: int, matmul_precision: str, deterministic: bool) -> None:
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul_precision)
+    if deterministic != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(deterministic)  # it loads the compiler: over a second
 
 
 def _config_dtype(folder: Path) -> str | None:
     """The dtype that config.json names, if it is one that rip can run."""
-    from ....schemas.base import parse_json_object
-
-    path = folder / "config.json"
-    try:
-        config = parse_json_object(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}", "give a whole model folder") from None
+    config = read_config(folder / "config.json", "give a whole model folder")
     named = config.get("dtype") or config.get("torch_dtype")
     return named if named in ("float32", "bfloat16", "float16") else None
 

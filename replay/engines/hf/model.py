@@ -15,9 +15,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from ....schemas.base import parse_json_object
 from ....schemas.errors import BadInput, EngineFailed, RipError, first_line, stated_setting
-from ..model_files import check_complete, quiet_transformers
+from ..model_files import check_complete, generation_config, quiet_transformers
 
 
 def load_model(folder: Path, dtype: Any, attention: str | None, device: str) -> Any:
@@ -30,7 +29,8 @@ def load_model(folder: Path, dtype: Any, attention: str | None, device: str) -> 
     from transformers import AutoModelForCausalLM
 
     quiet_transformers()
-    _check_generation_config(folder / "generation_config.json")
+    # transformers passes over a damaged one in silence, and with it over stop ids and sampling defaults.
+    generation_config(folder)
     options = {} if attention is None else {"attn_implementation": attention}
     try:
         model, found = AutoModelForCausalLM.from_pretrained(
@@ -65,7 +65,7 @@ def check_attention(model: Path, attention: str) -> None:
     """Refuse an attention implementation that cannot be had, without reading any weight.
 
     Args:
-        model: A folder, of whose own code it is asked, or a GGUF file.
+        model: A folder, whose own code decides, or a GGUF file.
         attention: As `--set attention` names it.
 
     Raises:
@@ -87,7 +87,7 @@ def check_attention(model: Path, attention: str) -> None:
         raise BadInput(
             first_line(error), "install the package it names", stated_setting(f"attention={attention}")
         ) from error
-    except Exception as error:  # foreign files; what else is wrong with them is told when they are loaded
+    except Exception as error:  # foreign files; what else is wrong with them is reported when they are loaded
         if "attn_implementation" in str(error):
             raise _no_such_attention(attention) from error
 
@@ -98,15 +98,6 @@ def _no_such_attention(attention: str | None) -> BadInput:
         "try attention=sdpa or attention=eager",
         stated_setting(f"attention={attention}"),
     )
-
-
-def _check_generation_config(path: Path) -> None:
-    """transformers passes over a damaged one in silence, and with it over stop ids and sampling defaults."""
-    if path.is_file():
-        try:
-            parse_json_object(path.read_bytes(), str(path))
-        except OSError as error:
-            raise BadInput(f"{path}: cannot be read: {error.strerror}", "check its permissions") from None
 
 
 class Forward:

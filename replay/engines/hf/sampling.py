@@ -185,8 +185,6 @@ class StopRule:
     """Decides after each token of one sequence whether it ends, and by which rule.
 
     Args:
-        sequence: The sequence with its resolved sampling values.
-        eos: End-of-sequence ids of the model.
         decode: Token ids to text; None without a tokenizer.
 
     """
@@ -220,14 +218,7 @@ class StopRule:
 
 
 class Live:
-    """One sequence while it runs.
-
-    Args:
-        plan: What is to be run.
-        batch_row: Its row in the batch.
-        sampler: Chooses its tokens.
-        stop: Decides when it ends.
-    """
+    """One sequence while it runs."""
 
     def __init__(self, plan: PlannedSequence, batch_row: int, sampler: Sampler, stop: StopRule) -> None:
         self.plan = plan

@@ -9,23 +9,23 @@ from typing import Any
 from ....schemas.envelope import Runtime
 from ....schemas.errors import BadInput, first_line, stated_setting
 from ....schemas.trace import Setting
-from ..base import Known
+from ..base import SettingSpec
 
 MOST_THREADS = 1024
 """Far above it torch dies without an error when it starts them."""
 
-SETTINGS: dict[str, Known] = {
-    "dtype": Known(
+SETTINGS: dict[str, SettingSpec] = {
+    "dtype": SettingSpec(
         "choice", "dtype of weights and activations", ("float64", "float32", "bfloat16", "float16")
     ),
-    "device": Known("text", "torch device, for example cpu or cuda:0"),
-    "attention": Known("text", "attention implementation of transformers, for example sdpa or eager"),
-    "threads": Known("number", "threads of one operation", least=1, most=MOST_THREADS),
-    "batch_size": Known("number", "requests of the set that share every forward pass", least=1),
-    "padding_side": Known("choice", "where shorter prompts of a batch are padded", ("left", "right")),
-    "prefill_chunk": Known("number", "prompt tokens per prefill pass; 0: the whole prompt at once"),
-    "matmul_precision": Known("choice", "precision of float32 matmul", ("highest", "high", "medium")),
-    "deterministic": Known("choice", "torch.use_deterministic_algorithms", ("true", "false")),
+    "device": SettingSpec("text", "torch device, for example cpu or cuda:0"),
+    "attention": SettingSpec("text", "attention implementation of transformers, for example sdpa or eager"),
+    "threads": SettingSpec("number", "threads of one operation", least=1, most=MOST_THREADS),
+    "batch_size": SettingSpec("number", "requests of the set that share every forward pass", least=1),
+    "padding_side": SettingSpec("choice", "where shorter prompts of a batch are padded", ("left", "right")),
+    "prefill_chunk": SettingSpec("number", "prompt tokens per prefill pass; 0: the whole prompt at once"),
+    "matmul_precision": SettingSpec("choice", "precision of float32 matmul", ("highest", "high", "medium")),
+    "deterministic": SettingSpec("choice", "torch.use_deterministic_algorithms", ("true", "false")),
 }
 
 _RECORDED_ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -53,15 +53,9 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def resolve_settings(
-    given: Mapping[str, Any], runtime: Runtime, model_dtype: str | None
+    stated: Mapping[str, Any], runtime: Runtime, model_dtype: str | None
 ) -> dict[str, Setting]:
-    """Each setting with its value and source: lane (`--set`), envelope, model, or engine default.
-
-    Args:
-        given: Parsed `--set` values.
-        runtime: The runtime that the envelope records.
-        model_dtype: dtype that the model's config names.
-    """
+    """Each setting with its value and source: lane (`--set`), envelope, model, or engine default."""
     import torch
 
     # What the envelope recorded, and the values of it that this engine supports.
@@ -84,13 +78,13 @@ def resolve_settings(
     }
     resolved: dict[str, Setting] = {}
     for name, (default, source) in defaults.items():
-        stated, usable = recorded.get(name, (None, ()))
-        if name in given:
-            resolved[name] = Setting(requested=given[name], resolved=given[name], source="lane")
-        elif stated in usable:
-            resolved[name] = Setting(requested=stated, resolved=stated, source="envelope")
+        known, usable = recorded.get(name, (None, ()))
+        if name in stated:
+            resolved[name] = Setting(requested=stated[name], resolved=stated[name], source="lane")
+        elif known in usable:
+            resolved[name] = Setting(requested=known, resolved=known, source="envelope")
         else:
-            resolved[name] = Setting(requested=stated, resolved=default, source=source)
+            resolved[name] = Setting(requested=known, resolved=default, source=source)
     return resolved
 
 

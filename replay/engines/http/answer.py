@@ -7,7 +7,7 @@ one row earlier, at the position that predicted it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,10 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Timing
-from .client import MOST_SAID, ServerError
+from .client import MOST_MESSAGE, ServerError
 
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+"""How an API like OpenAI's is requested to stream, and to say at the end how many tokens were cached."""
 HANDED_OVER_ROWS = 64
 HANDED_OVER_S = 1.0
 """Rows are handed over when so many wait, or the oldest so long: one at a time would be slow."""
@@ -76,6 +78,8 @@ class End:
 
 
 Event = Piece | Scored | End
+Events = AsyncGenerator[Event, None]
+"""Those of one answer; the last is the `End`."""
 
 
 class Answer:
@@ -91,18 +95,14 @@ class Answer:
         self._topk: list[TopK | None] = [None] * max(0, len(plan.prompt) - 1)
         """Of every token but the last: that one's arrives with the next token."""
         self._elapsed: list[float | None] = [None] * len(plan.prompt)
-        self._taken = 0
+        self.taken = 0
+        """The first position whose row was not taken yet."""
         self.end: End | None = None
 
     @property
     def tokens(self) -> list[int]:
         """Prompt and generated tokens so far."""
         return list(self._tokens)
-
-    @property
-    def taken(self) -> int:
-        """The first position whose row was not taken yet."""
-        return self._taken
 
     @property
     def generated(self) -> list[int]:
@@ -135,7 +135,7 @@ class Answer:
 
     def is_due(self) -> bool:
         """Whether rows should be handed over by now."""
-        waiting = len(self._topk) - self._taken
+        waiting = len(self._topk) - self.taken
         late = time.perf_counter() - self._taken_at >= HANDED_OVER_S
         return waiting >= HANDED_OVER_ROWS or (waiting > 0 and late)
 
@@ -150,9 +150,9 @@ class Answer:
             return None
         end = len(self._tokens) if whole else len(self._topk)
         end = end if until is None else min(end, until)
-        if end <= self._taken:
+        if end <= self.taken:
             return None
-        first, self._taken = self._taken, end
+        first, self.taken = self.taken, end
         self._taken_at = time.perf_counter()
         topk: list[TopK | None] = self._topk[first:end]
         topk += [None] * (end - first - len(topk))
@@ -250,11 +250,11 @@ def check_no_error(event: Mapping[str, Any]) -> None:
 
 def gave_up(message: Any) -> ServerError:
     """The error for an answer that the server ended with an error of its own."""
-    said = str(message)
+    text = str(message)
     failed = ServerError(
-        f"the server gave up: {said[:MOST_SAID]}", "request what it allows, or see the log of the server"
+        f"the server gave up: {text[:MOST_MESSAGE]}", "request what it allows, or see the log of the server"
     )
-    failed.said = said
+    failed.server_message = text
     return failed
 
 

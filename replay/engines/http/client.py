@@ -108,7 +108,7 @@ def _last(handed: queue.SimpleQueue[tuple[str, Any]]) -> Iterator[Any]:
 
 MOST_BYTES = 1 << 30
 """Of one whole answer; a long prompt with its log-probabilities has some hundred megabytes."""
-MOST_SAID = 300
+MOST_MESSAGE = 300
 """Characters of a server's own error message that are shown."""
 CONNECT_S = 10.0
 _UP = "check that the server is up, and its log"
@@ -119,9 +119,9 @@ UNEXPECTED = (KeyError, IndexError, TypeError, ValueError, AttributeError, Arith
 
 
 class ServerError(EngineFailed):
-    """The server reported an error; `said` is its own text."""
+    """The server reported an error; `server_message` is its own text."""
 
-    said = ""
+    server_message = ""
 
 
 class Refused(ServerError):
@@ -133,7 +133,7 @@ class Refused(ServerError):
 def unexpected(engine: str, error: Exception) -> EngineFailed:
     """The error for an answer of a form that the engine's servers do not have."""
     return EngineFailed(
-        f"the answer does not have the form of {engine}: {type(error).__name__}: {str(error)[:MOST_SAID]}",
+        f"the answer does not have the form of {engine}: {type(error).__name__}: {str(error)[:MOST_MESSAGE]}",
         "check that --engine is what serves there, in a version of docs/engines.md; --debug shows where",
     )
 
@@ -199,6 +199,18 @@ class HttpClient:
         if data_of(splitter.rest()) not in (None, b"[DONE]"):
             raise EngineFailed(f"{self._at(path)}: the stream broke off inside an event", _UP)
 
+    async def answers(self, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
+        """The events of a stream, or the one answer where `body` requests none.
+
+        Raises:
+            EngineFailed: As `events` and `json`.
+        """
+        if body["stream"]:
+            async for event in self.events(path, body):
+                yield event
+        else:
+            yield await self.json("POST", path, body)
+
     async def lines(self, path: str, body: Any) -> AsyncIterator[Any]:
         """Like `events`, for a stream of JSON lines.
 
@@ -261,7 +273,7 @@ class HttpClient:
 
     def _refusal(self, path: str, response: httpx.Response, content: bytes) -> Refused:
         status = response.status_code
-        said = _said(content)
+        message = _server_message(content)
         fixes = {
             401: "put the key into a variable and name that one with --api-key-env NAME",
             403: "give a key that may do this with --api-key-env NAME",
@@ -274,8 +286,8 @@ class HttpClient:
         )
         if after := response.headers.get("retry-after"):
             fix += f"; the server says to wait {_wait(after)}"
-        refused = Refused(f"{self._at(path)} answers {status}{f': {said}' if said else ''}", fix)
-        refused.status, refused.said = status, said
+        refused = Refused(f"{self._at(path)} answers {status}{f': {message}' if message else ''}", fix)
+        refused.status, refused.server_message = status, message
         return refused
 
     def _at(self, path: str) -> str:
@@ -301,7 +313,7 @@ async def _some(response: httpx.Response) -> bytes:
     return content
 
 
-def _said(content: bytes) -> str:
+def _server_message(content: bytes) -> str:
     """A server's own text about an error, cut short."""
     try:
         value = json.loads(content)
@@ -312,9 +324,9 @@ def _said(content: bytes) -> str:
             value = value[name]
     message = value.get("message") if isinstance(value, dict) else value
     text = message if isinstance(message, str) else json.dumps(message) if message else ""
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
+    return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
 
 
 def _wait(after: str) -> str:
     """A Retry-After header for people: seconds, or a date."""
-    return f"{after} s" if after.isdecimal() else f"until {after[:MOST_SAID]}"
+    return f"{after} s" if after.isdecimal() else f"until {after[:MOST_MESSAGE]}"

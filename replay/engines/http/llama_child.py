@@ -26,7 +26,7 @@ PARAMETERS: dict[str, Callable[[str], object]] = {
 
 
 def serve(model: str, port: int, parameters: dict[str, str]) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process gets SIGTERM."""
     import xllamacpp
 
     wanted = xllamacpp.CommonParams()
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     parser.add_argument("model")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--parameters", type=json.loads, default={})
-    given = parser.parse_args()
-    serve(given.model, given.port, given.parameters)
+    arguments = parser.parse_args()
+    serve(arguments.model, arguments.port, arguments.parameters)

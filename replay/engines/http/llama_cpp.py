@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput, EngineFailed, stated_setting
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
@@ -20,13 +22,13 @@ from ...request.contract import REPORTED_BY_SERVER
 from ...request.findings import finding
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..base import Known, sorted_topk
-from .answer import End, Event, Piece, check_no_error, unended
+from ..base import SettingSpec, sorted_topk
+from .answer import End, Events, Piece, check_no_error, unended
 from .llama_child import PARAMETERS
-from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind
-from .server import ServerEngine, text_or_none
+from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, server_text, server_tokens
+from .server import ServerEngine
 from .settings import CACHE, server_environment, server_settings
-from .started import StartedServer, has_module, launch
+from .started import Launch, StartedServer, has_module
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the
@@ -45,9 +47,9 @@ class LlamaCppEngine(ServerEngine):
         seed=lambda seed: seed % 2**32,  # its seeds have 32 bits
         special=("logit_bias",),
     )
-    own_settings: Mapping[str, Known] = {
+    own_settings: Mapping[str, SettingSpec] = {
         "cache": CACHE,
-        "stream": Known(
+        "stream": SettingSpec(
             "choice",
             "true: tokens as they are made; false: all at the end, those that end inside a character too",
             ("true", "false"),
@@ -57,7 +59,7 @@ class LlamaCppEngine(ServerEngine):
 
     @classmethod
     def check_start(cls, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse what the server of xllamacpp cannot be started with (see `base.Engine.check_start`).
+        """Refuse what the server of xllamacpp cannot be started with (see `base.EngineKind.check_start`).
 
         Raises:
             BadInput: No GGUF file, no xllamacpp, an unknown setting, or a value that does not fit.
@@ -112,7 +114,7 @@ class LlamaCppEngine(ServerEngine):
             "--parameters",
             json.dumps(parameters, sort_keys=True),
         ]
-        return StartedServer(launch(command, opening, self.settings, server_environment(opening.settings)))
+        return StartedServer(Launch.of(command, opening, self.settings, server_environment(opening.settings)))
 
     async def connect(self) -> None:
         """Find out what is served.
@@ -133,6 +135,8 @@ class LlamaCppEngine(ServerEngine):
             if isinstance(params.get(other), int | float)
         }
         self._slots = int(props.get("total_slots") or 1)
+        self._slot_locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """The right to use each slot: a second sequence on it would empty its cache."""
         self._by = {
             "model": str(props.get("model_path", "")),
             "system_fingerprint": str(props.get("build_info", "")),
@@ -141,29 +145,28 @@ class LlamaCppEngine(ServerEngine):
             batch_size = self.setting("batch_size")
             self.findings.append(finding("fewer-slots", slots=self._slots, batch_size=batch_size))
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request, or one a token where tokens are forced (see `server.ServerEngine.answer`)."""
         return self._forced(plan) if mode == "golden-decode" else self._generated(plan)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
-        return text_or_none(
-            (await self.client.json("POST", "/detokenize", {"tokens": [token_id]})).get("content")
-        )
+        return await server_text(self.client, {"tokens": [token_id]}, "content")
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        body: dict[str, Any] = {"content": text or "", "add_special": True, "parse_special": True}
-        if messages:
-            rendered = await self.client.json("POST", "/apply-template", chat_body(messages, tools))
+        body: dict[str, Any] = {
+            "content": envelope.prompt_text or "",
+            "add_special": True,
+            "parse_special": True,
+        }
+        if envelope.messages:
+            rendered = await self.client.json("POST", "/apply-template", chat_body(envelope))
             # A template writes its own special tokens.
             body = {"content": rendered["prompt"], "add_special": False, "parse_special": True}
-        found = await self.client.json("POST", "/tokenize", body)
-        return [int(token) for token in found["tokens"]]
+        return await server_tokens(self.client, body)
 
-    async def _generated(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _generated(self, plan: PlannedSequence) -> Events:
         streams = self.setting("stream") == "true"
         body = {
             **self._body(plan),
@@ -173,7 +176,7 @@ class LlamaCppEngine(ServerEngine):
             "cache_prompt": self.setting("cache") == "warm",
         }
         received = 0
-        async for event in self._events(body):
+        async for event in self.client.answers("/completion", body):
             check_no_error(event)
             tokens = [int(token) for token in event.get("tokens") or ()]
             received += len(tokens)
@@ -189,19 +192,11 @@ class LlamaCppEngine(ServerEngine):
                 return
         raise unended()
 
-    async def _events(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The events of a stream, or the one answer where none was requested."""
-        if body["stream"]:
-            async for event in self.client.events("/completion", body):
-                yield event
-        else:
-            yield await self.client.json("POST", "/completion", body)
-
-    async def _forced(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _forced(self, plan: PlannedSequence) -> Events:
         """Each recorded token by a request of its own, on a slot whose cache holds all before it."""
         fed = list(plan.prompt)
         slot = plan.sequence % self._slots
-        async with self._slot(slot):
+        async with self._slot_locks[slot]:
             for step, token in enumerate(plan.golden or ()):
                 body = {
                     "prompt": fed,
@@ -224,11 +219,6 @@ class LlamaCppEngine(ServerEngine):
                 yield Piece([token], topk, event.get("content", ""))
                 fed.append(token)
         yield End("golden", answered_by=self._by)
-
-    def _slot(self, index: int) -> asyncio.Lock:
-        """The right to use one slot: a second sequence on it would empty its cache."""
-        self._locks: dict[int, asyncio.Lock] = getattr(self, "_locks", {})
-        return self._locks.setdefault(index, asyncio.Lock())
 
     def _body(self, plan: PlannedSequence) -> dict[str, Any]:
         bias = [[int(token), float(value)] for token, value in plan.value("logit_bias").items()]
@@ -256,15 +246,13 @@ class LlamaCppEngine(ServerEngine):
         likely = row.get("top_logprobs")
         if not likely:
             return None
-        # Minus infinity is written as null.
-        values = [float("-inf") if item["logprob"] is None else float(item["logprob"]) for item in likely]
-        chosen = row.get("logprob")
-        return sorted_topk(
-            [int(item["id"]) for item in likely],
-            values,
-            self.topk,
-            float("-inf") if chosen is None else float(chosen),
-        )
+        logprobs = {int(item["id"]): _or_minus_infinity(item["logprob"]) for item in likely}
+        return sorted_topk(logprobs, self.topk, _or_minus_infinity(row.get("logprob")))
+
+
+def _or_minus_infinity(logprob: float | None) -> float:
+    """A log-probability: minus infinity is written as null."""
+    return float("-inf") if logprob is None else float(logprob)
 
 
 def _decimal(value: int | float) -> int | float:

@@ -6,15 +6,15 @@ with the model. Its log-probabilities have the text of tokens, not their ids, an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..base import Known
-from .answer import End, Event, Piece, check_no_error, unended
+from ..base import SettingSpec
+from .answer import End, Events, Piece, check_no_error, unended
 from .request_body import (
     COMMON_SAMPLING,
     TEXT_ENGINE,
@@ -24,6 +24,7 @@ from .request_body import (
     chosen_model,
     is_unlimited,
     text_body,
+    text_request,
     wanted_model,
 )
 from .server import ServerEngine
@@ -36,7 +37,7 @@ class OllamaEngine(ServerEngine):
     name = "ollama"
     capabilities = TEXT_ENGINE
     fields = RequestFields(COMMON_SAMPLING, {"repetition_penalty": "repeat_penalty"}, left_out={})
-    own_settings: Mapping[str, Known] = {"served_model": SERVED_MODEL}
+    own_settings: Mapping[str, SettingSpec] = {"served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
         """Find out which model is called, and which weights that is.
@@ -54,7 +55,7 @@ class OllamaEngine(ServerEngine):
         self._by = {"model": self._model, "digest": digests[self._model], "version": str(version["version"])}
         self.not_seen.append(TEXT_ONLY)
 
-    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         path, body = self._request(plan)
         text: list[str] = []
@@ -80,7 +81,7 @@ class OllamaEngine(ServerEngine):
 
     def _request(self, plan: PlannedSequence) -> tuple[str, dict[str, Any]]:
         """Path and body."""
-        is_chat, prompt = text_body(plan, raw=True)
+        is_chat, prompt = text_body(text_request(plan), raw=True)
         options = self.fields.stated(plan)
         if not is_unlimited(plan):
             options["num_predict"] = plan.most_tokens

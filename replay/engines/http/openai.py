@@ -7,7 +7,7 @@ their ids, and are not requested.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,8 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
-from ..base import Known
-from .answer import Completion, End, Event, Piece
+from ..base import SettingSpec
+from .answer import STREAMED, Completion, End, Events, Piece
 from .client import Refused
 from .request_body import (
     COMMON_SAMPLING,
@@ -28,6 +28,7 @@ from .request_body import (
     is_unlimited,
     served_models,
     text_body,
+    text_request,
     wanted_model,
 )
 from .server import ServerEngine
@@ -49,9 +50,9 @@ class OpenAiEngine(ServerEngine):
     capabilities = TEXT_ENGINE
     # Not all of them are OpenAI's, but all are common.
     fields = RequestFields((*COMMON_SAMPLING, "logit_bias"), left_out={})
-    own_settings: Mapping[str, Known] = {
+    own_settings: Mapping[str, SettingSpec] = {
         "served_model": SERVED_MODEL,
-        "max_tokens_field": Known(
+        "max_tokens_field": SettingSpec(
             "choice",
             "the name of the limit; newer models have the second",
             ("max_tokens", "max_completion_tokens"),
@@ -81,7 +82,7 @@ class OpenAiEngine(ServerEngine):
             return wanted
         return chosen_model(wanted, [str(model["id"]) for model in served], first=False)
 
-    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         path, body = self._request(plan)
         text = _TextCompletion()
@@ -96,7 +97,7 @@ class OpenAiEngine(ServerEngine):
 
     def _request(self, plan: PlannedSequence) -> tuple[str, dict[str, Any]]:
         """Path and body."""
-        is_chat, prompt = text_body(plan)
+        is_chat, prompt = text_body(text_request(plan))
         recorded = (plan.envelope.request if plan.envelope else None) or {}
         limit = str(self.setting("max_tokens_field"))
         body = {
@@ -104,16 +105,16 @@ class OpenAiEngine(ServerEngine):
             "model": self._model,
             **self.fields.stated(plan),
             **({} if is_unlimited(plan) else {limit: plan.most_tokens}),
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **STREAMED,
             **prompt,
         }
         return "/v1/chat/completions" if is_chat else "/v1/completions", body
 
     def _about_limit(self, refusal: Refused) -> EngineFailed:
         """The refusal; of a model that names the limit differently, with how to fix it."""
-        if self.setting("max_tokens_field") == "max_tokens" and "max_completion_tokens" in refusal.said:
-            return EngineFailed(refusal.message, "add --set max_tokens_field=max_completion_tokens")
+        named, other = self.setting("max_tokens_field"), "max_completion_tokens"
+        if named != other and other in refusal.server_message:
+            return EngineFailed(refusal.message, f"add --set max_tokens_field={other}")
         return refusal
 
 

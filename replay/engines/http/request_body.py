@@ -95,7 +95,6 @@ async def check_kind(client: HttpClient, kind: str, signs: Mapping[str, Sequence
     """What a server reports of itself, if it is of the expected kind.
 
     Args:
-        client: Calls it.
         kind: What it should be, for messages.
         signs: Paths that it may answer, each with the names that its answer then has; the first one counts.
 
@@ -169,24 +168,32 @@ async def chosen_entry(client: HttpClient, opening: Opening) -> Mapping[str, Any
     return served[chosen_model(wanted_model(opening), list(served))]
 
 
-def chat_body(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+def chat_body(envelope: Envelope) -> dict[str, Any]:
     """Messages and tools as all APIs take them."""
-    return {"messages": messages, **({"tools": tools} if tools else {})}
+    return {"messages": envelope.messages, **({"tools": envelope.tools} if envelope.tools else {})}
 
 
-def text_body(plan: PlannedSequence, **prompt: Any) -> tuple[bool, dict[str, Any]]:
+def text_body(envelope: Envelope, **prompt: Any) -> tuple[bool, dict[str, Any]]:
     """Whether a request is a chat, and its part of the body: messages and tools, or the prompt text.
 
     Args:
         prompt: What else stands beside a prompt text.
-
-    Raises:
-        BadInput: There is no text.
     """
-    envelope = text_request(plan)
     if envelope.messages:
-        return True, chat_body(envelope.messages, envelope.tools)
+        return True, chat_body(envelope)
     return False, {"prompt": envelope.prompt_text, **prompt}
+
+
+async def server_tokens(client: HttpClient, body: dict[str, Any]) -> list[int]:
+    """Token ids as a server's `/tokenize` returns them."""
+    found = await client.json("POST", "/tokenize", body)
+    return [int(token) for token in found["tokens"]]
+
+
+async def server_text(client: HttpClient, body: dict[str, Any], field: str) -> str | None:
+    """The text that a server's `/detokenize` returns in a field; None where it is none."""
+    text = (await client.json("POST", "/detokenize", body)).get(field)
+    return text if isinstance(text, str) else None
 
 
 def text_request(plan: PlannedSequence) -> Envelope:

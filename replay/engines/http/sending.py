@@ -7,39 +7,52 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.rows import Rows
 from ..base import Finished
-from .answer import Answer, Event
+from .answer import Answer, Events
 
 TAPS_READ_S = 2.0
 """Seconds between two readings of what was observed of an answer that goes on: taps write as often."""
 
 
-class Answering(Protocol):
-    """What sending needs of a server engine (see `server.ServerEngine`)."""
+class Answering(ABC):
+    """What sending needs of a server engine, and what it gets of one that observes no sites."""
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
-        """Send one request and yield what arrives."""
+    @abstractmethod
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
+        """Send one request and yield what arrives; the last event is the `End`.
+
+        Raises:
+            EngineFailed: The server fails, or does not answer what was requested.
+        """
+
+    @abstractmethod
+    def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
+        """An error of a sequence, with its request and the last error in the log of a dead server."""
 
     async def observed(self, answer: Answer) -> Rows | None:
-        """The remaining rows of a whole answer, with what was observed inside the server."""
+        """The rows of a whole answer that were not taken yet, with what was observed inside the server.
+
+        Raises:
+            EngineFailed: What was observed cannot be read.
+        """
+        return answer.take(whole=True)
 
     async def observed_so_far(self, answer: Answer) -> Rows | None:
-        """The next rows of an answer that goes on."""
+        """The next rows of an answer that goes on, as far as they were observed inside the server by now."""
+        return None
 
     async def observed_at_last(self, answer: Answer) -> Rows | None:
-        """The remaining rows of an answer that broke off."""
-
-    def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
-        """An error of a sequence, with its request."""
+        """The other rows of an answer that broke off, with what was observed of them. It does not fail."""
+        return answer.take(whole=answer.end is not None)
 
 
 @dataclass(frozen=True)
@@ -117,8 +130,6 @@ class _Sequence:
     """One sequence from sending to its end.
 
     Args:
-        sending: The batch it belongs to.
-        plan: The sequence.
         arrived: Gets its rows, and its end or failure.
     """
 
@@ -138,7 +149,7 @@ class _Sequence:
         self._answer = Answer(self._plan, forced=self._mode != "free")
         self._read_at = time.monotonic()
         try:
-            async with _closing(self._engine.answer(self._plan, self._mode, self._observe)) as events:
+            async with aclosing(self._engine.answer(self._plan, self._mode, self._observe)) as events:
                 async for event in events:
                     self._answer.add(event)
                     if self._plan.recorded:
@@ -192,17 +203,6 @@ class _Sequence:
     def _put(self, rows: Rows | None) -> None:
         if rows:
             self._arrived.put_nowait(rows)
-
-
-@asynccontextmanager
-async def _closing(events: AsyncIterator[Event]) -> AsyncIterator[AsyncIterator[Event]]:
-    """Events whose connection is closed when the context ends, however it ends."""
-    try:
-        yield events
-    finally:
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
 
 
 def _drained(

@@ -14,35 +14,35 @@ from typing import Any
 from ....schemas.errors import BadInput, stated_setting
 from ....schemas.lane import NOT_KEPT, may_be_secret
 from ....schemas.trace import Setting
-from ..base import BATCH_SIZE, Known, defaults, split_pair
+from ..base import BATCH_SIZE, SettingSpec, defaults, split_pair
 
 _DAY_S = 86_400
-CLIENT_SETTINGS: dict[str, Known] = {
+CLIENT_SETTINGS: dict[str, SettingSpec] = {
     "batch_size": BATCH_SIZE,
-    "arrival": Known("choice", "when a batch is sent", ("together", "recorded"), default="together"),
-    "timeout": Known(
+    "arrival": SettingSpec("choice", "when a batch is sent", ("together", "recorded"), default="together"),
+    "timeout": SettingSpec(
         "number", "seconds until an answer that has not ended is given up", least=1, most=_DAY_S, default=600
     ),
-    "ready_timeout": Known(
+    "ready_timeout": SettingSpec(
         "number", "seconds until a server that is not ready is given up", least=1, most=_DAY_S, default=900
     ),
-    "port": Known("number", "port of 127.0.0.1; 0: a free one", most=65_535, default=0),
+    "port": SettingSpec("number", "port of 127.0.0.1; 0: a free one", most=65_535, default=0),
 }
 """Settings of every client."""
 START_ONLY = ("ready_timeout", "port")
 
-CACHE = Known(
+CACHE = SettingSpec(
     "choice",
     "cold: no prefix cached for another request is used; warm: the server's prefix cache is used",
     ("cold", "warm"),
     default="cold",
 )
-SERVED_MODEL = Known("text", "name of the served model that is called")
+SERVED_MODEL = SettingSpec("text", "name of the served model that is called")
 
 _KEY = r"env\.[A-Za-z_][A-Za-z0-9_]*|(?!env\.)[A-Za-z][A-Za-z0-9_.-]*"
 
 
-def parse_settings(pairs: Sequence[str], own: Mapping[str, Known], starts: bool) -> dict[str, Any]:
+def parse_settings(pairs: Sequence[str], own: Mapping[str, SettingSpec], starts: bool) -> dict[str, Any]:
     """Read `key=value` texts; the last one of a key applies. Argument names may be written with `_` or `-`.
 
     Args:
@@ -69,7 +69,7 @@ def parse_settings(pairs: Sequence[str], own: Mapping[str, Known], starts: bool)
     return parsed
 
 
-def resolve_settings(stated: Mapping[str, Any], known: Mapping[str, Known]) -> dict[str, Setting]:
+def resolve_settings(stated: Mapping[str, Any], known: Mapping[str, SettingSpec]) -> dict[str, Setting]:
     """Each setting with its value and source: lane (`--set`) or engine default.
 
     Variables of the environment whose names suggest a secret are recorded without their value.
@@ -85,7 +85,7 @@ def resolve_settings(stated: Mapping[str, Any], known: Mapping[str, Known]) -> d
     return resolved
 
 
-def server_settings(stated: Mapping[str, Any], own: Mapping[str, Known]) -> dict[str, Any]:
+def server_settings(stated: Mapping[str, Any], own: Mapping[str, SettingSpec]) -> dict[str, Any]:
     """The settings that are the server's own: neither of the client, nor of the requests, nor variables."""
     return {
         name: value
@@ -94,7 +94,7 @@ def server_settings(stated: Mapping[str, Any], own: Mapping[str, Known]) -> dict
     }
 
 
-def server_arguments(stated: Mapping[str, Any], own: Mapping[str, Known]) -> list[str]:
+def server_arguments(stated: Mapping[str, Any], own: Mapping[str, SettingSpec]) -> list[str]:
     """The arguments of a server: `max-model-len=2048` → `--max-model-len 2048`; `x=true` → `--x`, `x=false` →
     `--no-x`."""
     arguments: list[str] = []

@@ -7,20 +7,29 @@ Recorded tokens are not forced while decoding: the log-probabilities that SGLang
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Finding, Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
-from ..base import Known, sorted_topk
-from .answer import End, Event, Piece, Scored, check_no_error, gave_up, unended
-from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, chosen_entry
-from .server import ServerEngine, text_or_none
+from ..base import SettingSpec, sorted_topk
+from .answer import End, Events, Piece, Scored, check_no_error, gave_up, unended
+from .request_body import (
+    COMMON_SAMPLING,
+    RequestFields,
+    check_kind,
+    chosen_entry,
+    server_text,
+    server_tokens,
+    text_body,
+)
+from .server import ServerEngine
 from .settings import CACHE, SERVED_MODEL
 
 STREAMED_TOKENS = 512
@@ -40,7 +49,7 @@ class SglangEngine(ServerEngine):
         {"seed": "sampling_seed", "min_tokens": "min_new_tokens"},
         seed=lambda seed: (seed + 2**63) % 2**64 - 2**63,  # it takes 64 bits as a signed number
     )
-    own_settings: Mapping[str, Known] = {"cache": CACHE, "served_model": SERVED_MODEL}
+    own_settings: Mapping[str, SettingSpec] = {"cache": CACHE, "served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
         """Find out what is served.
@@ -65,24 +74,20 @@ class SglangEngine(ServerEngine):
             self.capabilities = replace(self.capabilities, seed=False)
             self.findings.append(finding("seed-without-effect"))
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         return self._scored(plan) if mode == "golden-prefill" else self._generated(plan)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
         body = {"model": self._model, "tokens": [token_id], "skip_special_tokens": False}
-        return text_or_none((await self.client.json("POST", "/detokenize", body)).get("text"))
+        return await server_text(self.client, body, "text")
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        prompt: dict[str, Any] = chat_body(messages, tools) if messages else {"prompt": text}
-        found = await self.client.json("POST", "/tokenize", {"model": self._model, **prompt})
-        return [int(token) for token in found["tokens"]]
+        return await server_tokens(self.client, {"model": self._model, **text_body(envelope)[1]})
 
-    async def _generated(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _generated(self, plan: PlannedSequence) -> Events:
         streams = self._incremental or plan.most_tokens <= STREAMED_TOKENS
         body = {**self._body(plan), "input_ids": list(plan.prompt), "stream": streams}
         body["sampling_params"]["max_new_tokens"] = plan.most_tokens
@@ -90,7 +95,7 @@ class SglangEngine(ServerEngine):
         """Every event repeats all before it."""
         count, length = 0, 0
         last: Mapping[str, Any] | None = None
-        async for event in self._events(body):
+        async for event in self.client.answers("/generate", body):
             check_no_error(event)
             about = event["meta_info"]
             tokens, text = [int(token) for token in event["output_ids"]], event.get("text") or ""
@@ -116,7 +121,7 @@ class SglangEngine(ServerEngine):
             findings=tuple(self._findings(plan, streams, last)),
         )
 
-    async def _scored(self, plan: PlannedSequence) -> AsyncIterator[Event]:
+    async def _scored(self, plan: PlannedSequence) -> Events:
         golden = plan.golden or ()
         fed = [*plan.prompt, *golden[:-1]]
         body = {**self._body(plan), "input_ids": fed, "logprob_start_len": 0}
@@ -129,17 +134,9 @@ class SglangEngine(ServerEngine):
         # Row i of the input is the distribution that its token i came from; there is none for the first.
         rows = [self._row(*row) for row in zip(top[1:], chosen[1:], strict=True)]
         last = {int(token): float(logprob) for logprob, token, *_ in about["output_top_logprobs"][0]}
-        topk = sorted_topk(list(last), list(last.values()), self.topk, last.get(golden[-1]))
+        topk = sorted_topk(last, self.topk, last.get(golden[-1]))
         yield Scored([*rows, topk])
         yield End("golden", text="", answered_by=self._answered_by(about))
-
-    async def _events(self, body: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """The events of a stream, or the one answer."""
-        if not body["stream"]:
-            yield await self.client.json("POST", "/generate", body)
-            return
-        async for event in self.client.events("/generate", body):
-            yield event
 
     def _body(self, plan: PlannedSequence) -> dict[str, Any]:
         """The body without the input."""
@@ -159,8 +156,8 @@ class SglangEngine(ServerEngine):
         """One distribution, of entries [logprob, id, text]."""
         if not likely:
             return None
-        ids, logprobs = [int(entry[1]) for entry in likely], [float(entry[0]) for entry in likely]
-        return sorted_topk(ids, logprobs, self.topk, float(chosen[0]))
+        logprobs = {int(token): float(logprob) for logprob, token, *_ in likely}
+        return sorted_topk(logprobs, self.topk, float(chosen[0]))
 
     def _answered_by(self, about: Mapping[str, Any]) -> dict[str, str]:
         version = about.get("weight_version")

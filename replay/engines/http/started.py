@@ -27,11 +27,6 @@ _ANSWER_S = 60.0
 def has_module(python: str, module: str, *flags: str) -> bool:
     """Whether an interpreter finds a module.
 
-    Args:
-        python: The interpreter.
-        module: Dotted name.
-        flags: Options of the interpreter.
-
     Raises:
         EngineFailed: It cannot be run.
     """
@@ -45,12 +40,19 @@ def has_module(python: str, module: str, *flags: str) -> bool:
     return done.returncode == 0
 
 
+READY_PATH = "/health"
+"""Answers 200 when requests are accepted."""
 POLL_S = 0.2
 STOP_S = 6.0
 """Seconds that a server has to end by itself before it is killed."""
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LOG_END = 1 << 16
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_HARMLESS, _ERROR_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING"), ("ERROR", "CRITICAL", "FATAL")
+_NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b:")
+"""`ValueError: …`, and the exceptions of modules: `torch.OutOfMemoryError: …`."""
+_BEGINS_ERROR = re.compile(r"\b(error|fatal)\b:", re.IGNORECASE)
+"""`error: …`, as argument parsers and programs in C write it."""
 _PYDANTIC = re.compile(r"\bvalidation errors? for \w+$")
 _LEVEL_WITHIN = 60
 """Characters at the beginning of a log line among which its level stands."""
@@ -65,7 +67,6 @@ class Launch:
         environment: Variables beside those of this process.
         log: Where its output goes; an earlier one is overwritten.
         port: The port; 0: a free one.
-        ready_path: A path that answers 200 when requests are accepted.
         ready_timeout_s: Seconds until a server that is not ready is given up.
         say: Called with what is being waited for.
     """
@@ -74,31 +75,26 @@ class Launch:
     environment: Mapping[str, str]
     log: Path
     port: int = 0
-    ready_path: str = "/health"
     ready_timeout_s: float = 900.0
     say: Callable[[str], None] | None = None
 
-
-def launch(
-    command: Sequence[str], opening: Opening, settings: Mapping[str, Setting], environment: Mapping[str, str]
-) -> Launch:
-    """How a server is started that says at `/health` that it is ready.
-
-    Args:
-        command: Program and arguments; `{port}` in them is replaced.
-        opening: Its log.
-        settings: Resolved ones, with port and patience.
-        environment: Variables beside those of this process.
-    """
-    return Launch(
-        command,
-        environment,
-        opening.log or Path("server.log"),
-        int(settings["port"].resolved),
-        "/health",
-        float(settings["ready_timeout"].resolved),
-        opening.say,
-    )
+    @classmethod
+    def of(
+        cls,
+        command: Sequence[str],
+        opening: Opening,
+        settings: Mapping[str, Setting],
+        environment: Mapping[str, str],
+    ) -> Launch:
+        """The launch of a command with the resolved settings of the engine that is opened."""
+        return cls(
+            command,
+            environment,
+            opening.log or Path("server.log"),
+            int(settings["port"].resolved),
+            float(settings["ready_timeout"].resolved),
+            opening.say,
+        )
 
 
 class StartedServer:
@@ -110,7 +106,7 @@ class StartedServer:
 
     def __init__(self, launch: Launch) -> None:
         self.log, self._launch = launch.log, launch
-        port = _free_port() if launch.port == 0 else _unused(launch.port)
+        port = _unused_port(launch.port)
         self.url = f"http://127.0.0.1:{port}"
         command = [part.replace("{port}", str(port)) for part in launch.command]
         try:
@@ -151,7 +147,7 @@ class StartedServer:
                 if death := self.death():
                     raise EngineFailed(f"the server could not be started: {death}", f"see {self.log}")
                 try:
-                    if http.get(self.url + launch.ready_path).status_code == httpx.codes.OK:
+                    if http.get(f"{self.url}{READY_PATH}").status_code == httpx.codes.OK:
                         return
                 except httpx.HTTPError:
                     pass  # not listening yet
@@ -198,24 +194,20 @@ class StartedServer:
         return self._process.poll() is None
 
 
-def _free_port() -> int:
+def _unused_port(wanted: int) -> int:
+    """A port of 127.0.0.1 that nobody uses: the one that is wanted, or any where that is 0."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
-
-
-def _unused(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if wanted:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", wanted))
         except OSError as error:
             raise BadInput(
-                f"port {port} cannot be used: {error.strerror}",
+                f"port {wanted} cannot be used: {error.strerror}",
                 "choose another one with --set port=N, or leave it out for a free one",
             ) from None
-    return port
+        number: int = probe.getsockname()[1]
+        return number
 
 
 def _private(path: str, flags: int) -> int:
@@ -239,8 +231,10 @@ def _last_error(log: Path) -> str:
     except OSError:
         return ""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines if line]
-    for is_error in (_names_error, _has_error_level, _begins_error):
-        if errors := [at for at, line in enumerate(plain) if not _is_harmless(line) and is_error(line)]:
+    # A line's own level counts, whatever it quotes: a warning may name an error that could come.
+    harmful = [at for at, line in enumerate(plain) if _level(line) not in _HARMLESS]
+    for is_error in (_NAMES_ERROR.search, lambda line: _level(line) in _ERROR_LEVELS, _BEGINS_ERROR.search):
+        if errors := [at for at in harmful if is_error(plain[at])]:
             last = plain[errors[-1]]
             if _PYDANTIC.search(last):  # what was wrong stands on its next line
                 last = " ".join(plain[errors[-1] : errors[-1] + 2])
@@ -252,22 +246,3 @@ def _level(line: str) -> str:
     """The level that a log line begins with, behind a process and a time; empty where it has none."""
     found = _LEVEL.search(line[:_LEVEL_WITHIN])
     return found[0] if found else ""
-
-
-def _is_harmless(line: str) -> bool:
-    """Whether a line's own level says so, whatever it quotes: a warning may name an error that could come."""
-    return _level(line) in ("DEBUG", "INFO", "WARN", "WARNING")
-
-
-def _has_error_level(line: str) -> bool:
-    return _level(line) in ("ERROR", "CRITICAL", "FATAL")
-
-
-def _names_error(line: str) -> bool:
-    """`ValueError: …`, and the exceptions of modules: `torch.OutOfMemoryError: …`."""
-    return re.search(r"\b\w*(Error|Exception)\b:", line) is not None
-
-
-def _begins_error(line: str) -> bool:
-    """`error: …`, as argument parsers and programs in C write it."""
-    return re.search(r"\b(error|fatal)\b:", line, re.IGNORECASE) is not None

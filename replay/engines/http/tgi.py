@@ -6,16 +6,18 @@ becomes: unless these are the prompt's ids, nothing is generated.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
+from ...request.expected_answer import first_difference
 from ...request.resolve import Capabilities
 from ...row_summaries.rows import TopK
 from ..base import sorted_topk
-from .answer import End, Event, Piece, check_no_error, unended
+from .answer import End, Events, Piece, check_no_error, unended
 from .request_body import RequestFields, chat_body, check_kind, text_request
 from .server import ServerEngine
 
@@ -58,7 +60,7 @@ class TgiEngine(ServerEngine):
         self._texts: dict[tuple[int, ...], str] = {}
         """What was found to become these ids: samples of a request share it."""
 
-    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         body = {"inputs": await self._text(plan), "parameters": self._parameters(plan)}
         last: Mapping[str, Any] | None = None
@@ -74,11 +76,12 @@ class TgiEngine(ServerEngine):
         reason = "length" if last["details"]["finish_reason"] == "length" else "stop"
         yield End(reason, last.get("generated_text"), answered_by=self._by)
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        tokens = (await self._rendered(messages, tools))[1] if messages else await self._tokens_of(text or "")
+        if envelope.messages:
+            _, tokens = await self._rendered(envelope)
+        else:
+            tokens = await self._tokens_of(envelope.prompt_text or "")
         return [token for token, _ in tokens]
 
     async def _text(self, plan: PlannedSequence) -> str:
@@ -92,7 +95,7 @@ class TgiEngine(ServerEngine):
         envelope = text_request(plan)
         text = envelope.prompt_text or ""
         if envelope.messages:
-            text, _ = await self._rendered(envelope.messages, envelope.tools)
+            text, _ = await self._rendered(envelope)
         made = await self._tokens_of(text)
         if (
             len(made) > 1
@@ -102,7 +105,7 @@ class TgiEngine(ServerEngine):
             # A template writes its own first token, and TGI puts another one before every text.
             text = text.removeprefix(made[1][1])
             made = await self._tokens_of(text)
-        position = next(_differences(plan.prompt, [token for token, _ in made]), None)
+        position = first_difference(plan.prompt, [token for token, _ in made])
         if position is not None:
             raise BadInput(
                 f"{plan.request_id}: this server tokenizes the text differently from the envelope, "
@@ -112,11 +115,9 @@ class TgiEngine(ServerEngine):
         self._texts[plan.prompt] = text
         return text
 
-    async def _rendered(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
-    ) -> tuple[str, list[tuple[int, str]]]:
+    async def _rendered(self, envelope: Envelope) -> tuple[str, list[tuple[int, str]]]:
         """What the server's template makes of messages: the text, and its tokens."""
-        rendered = await self.client.json("POST", "/chat_tokenize", chat_body(messages, tools))
+        rendered = await self.client.json("POST", "/chat_tokenize", chat_body(envelope))
         return str(rendered["templated_text"]), _tokens(rendered["tokenize_response"])
 
     async def _tokens_of(self, text: str) -> list[tuple[int, str]]:
@@ -142,19 +143,9 @@ class TgiEngine(ServerEngine):
     def _distribution(self, top: Any, chosen: float) -> TopK | None:
         if not top:
             return None
-        ids, logprobs = [int(one["id"]) for one in top], [float(one["logprob"]) for one in top]
-        return sorted_topk(ids, logprobs, self.topk, chosen)
+        return sorted_topk({int(one["id"]): float(one["logprob"]) for one in top}, self.topk, chosen)
 
 
 def _tokens(found: Any) -> list[tuple[int, str]]:
     """Ids and texts as `/tokenize` returns them."""
     return [(int(token["id"]), str(token["text"])) for token in found]
-
-
-def _differences(wanted: tuple[int, ...], made: list[int]) -> Iterator[int]:
-    """Positions at which they differ; where one of them ends, once."""
-    for position, (one, other) in enumerate(zip(wanted, made, strict=False)):
-        if one != other:
-            yield position
-    if len(wanted) != len(made):
-        yield min(len(wanted), len(made))

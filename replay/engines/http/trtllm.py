@@ -6,14 +6,14 @@ returns distributions only with the text of tokens, so there are none here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
-from ..base import Known
-from .answer import Completion, End, Event, Piece
+from ..base import SettingSpec
+from .answer import STREAMED, Completion, End, Events, Piece
 from .request_body import COMMON_SAMPLING, TEXT_ENGINE, RequestFields, check_kind, chosen_entry
 from .server import ServerEngine
 from .settings import SERVED_MODEL
@@ -25,7 +25,7 @@ class TrtLlmEngine(ServerEngine):
     name = "tensorrt-llm"
     capabilities = replace(TEXT_ENGINE, token_ids=True)
     fields = RequestFields((*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias"))
-    own_settings: Mapping[str, Known] = {"served_model": SERVED_MODEL}
+    own_settings: Mapping[str, SettingSpec] = {"served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
         """Find out what is served.
@@ -38,7 +38,7 @@ class TrtLlmEngine(ServerEngine):
         self._model = str((await chosen_entry(self.client, self.opening))["id"])
         self.not_seen.append("log-probabilities: this engine returns them without token ids")
 
-    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         body = {
             **self.fields.applying(plan),
@@ -46,8 +46,7 @@ class TrtLlmEngine(ServerEngine):
             "prompt": list(plan.prompt),
             "max_tokens": plan.most_tokens,
             "detokenize": False,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **STREAMED,
         }
         tokens: list[int] = []
         completion = Completion({"version": self._version})

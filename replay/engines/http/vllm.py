@@ -10,11 +10,12 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ....schemas.envelope import Envelope
 from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
@@ -23,10 +24,18 @@ from ...request.resolve import Capabilities
 from ...row_summaries.rows import Rows, TopK
 from ..base import sorted_topk, unforced_tokens
 from ..model_files import generation_config
-from .answer import Answer, Completion, End, Event, Piece, Scored
+from .answer import STREAMED, Answer, Completion, End, Events, Piece, Scored
 from .client import ServerError
-from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, chosen_entry
-from .server import ServerEngine, caused_by, text_or_none
+from .request_body import (
+    COMMON_SAMPLING,
+    RequestFields,
+    check_kind,
+    chosen_entry,
+    server_text,
+    server_tokens,
+    text_body,
+)
+from .server import ServerEngine, caused_by
 from .started import StartedServer
 from .vllm_sites import VllmTaps
 from .vllm_start import REQUEST_SETTINGS, check_arguments, check_vllm, start_vllm
@@ -95,7 +104,8 @@ class VllmEngine(ServerEngine):
         self.sites, self.channel = self._taps.sites, self._taps.channel
         self.row_hash, self.sketch = self._taps.row_hash, self._taps.sketch
         self.not_seen += self._taps.not_seen
-        self.capabilities = self._taps.capabilities(type(self).capabilities)
+        observes = bool(self.sites)
+        self.capabilities = replace(self.capabilities, sites=observes, logits_hash=observes)
         if self.opening.mode == "golden-decode":
             await self._check_forcing()
 
@@ -105,46 +115,42 @@ class VllmEngine(ServerEngine):
         if self.started is not None and self._tap_folder is not None:
             shutil.rmtree(self._tap_folder, ignore_errors=True)
 
-    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         return (
             self._scored(plan, observe) if mode == "golden-prefill" else self._generated(plan, mode, observe)
         )
 
     async def observed(self, answer: Answer) -> Rows | None:
-        """The rows of a whole answer that were not taken yet, with what the taps wrote."""
+        """See `sending.Answering.observed`."""
         rows, notes = await self._taps.joined(answer, float(self.setting("timeout")))
         found = [finding("taps", text=note) for note in notes]
         self.findings += [one for one in found if one not in self.findings]
         return rows
 
     async def observed_so_far(self, answer: Answer) -> Rows | None:
-        """The next rows of an answer that goes on, as far as the taps wrote them by now."""
+        """See `sending.Answering.observed_so_far`."""
         return await self._taps.joined_so_far(answer)
 
     async def observed_at_last(self, answer: Answer) -> Rows | None:
-        """The other rows of an answer that broke off: with sites where the taps wrote them."""
+        """See `sending.Answering.observed_at_last`."""
         return await self._taps.joined_at_last(answer)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""
         body = {"model": self._model, "tokens": [token_id]}
-        return text_or_none((await self.client.json("POST", "/detokenize", body)).get("prompt"))
+        return await server_text(self.client, body, "prompt")
 
-    async def tokenize_remotely(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
+    async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
-        prompt: dict[str, Any] = {"prompt": text}
-        if messages:
-            prompt = {**chat_body(messages, tools), "add_generation_prompt": True}
-        found = await self.client.json("POST", "/tokenize", {"model": self._model, **prompt})
-        return [int(token) for token in found["tokens"]]
+        is_chat, prompt = text_body(envelope)
+        generates = {"add_generation_prompt": True} if is_chat else {}
+        return await server_tokens(self.client, {"model": self._model, **prompt, **generates})
 
     def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
         """As every server's; of one that returns fewer likely tokens than requested, with both ways out."""
         explained = super().explained(error, plan)
-        most = _TOO_MANY.search(error.said) if isinstance(error, ServerError) else None
+        most = _TOO_MANY.search(error.server_message) if isinstance(error, ServerError) else None
         if most is None or not isinstance(explained, EngineFailed):
             return explained
         return caused_by(
@@ -155,14 +161,13 @@ class VllmEngine(ServerEngine):
             ),
         )
 
-    async def _generated(self, plan: PlannedSequence, mode: Mode, observe: bool) -> AsyncIterator[Event]:
+    async def _generated(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         forced = mode == "golden-decode"
         body = {
             **self._body(plan, forced),
             "prompt": list(plan.prompt),
             "max_tokens": plan.most_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
+            **STREAMED,
             "vllm_xargs": {
                 "rip_tap": self._taps.key(plan) if observe else "",
                 **({"rip_force": list(plan.golden or ())} if forced else {}),
@@ -185,7 +190,7 @@ class VllmEngine(ServerEngine):
             answered_by=completion.answered_by,
         )
 
-    async def _scored(self, plan: PlannedSequence, observe: bool) -> AsyncIterator[Event]:
+    async def _scored(self, plan: PlannedSequence, observe: bool) -> Events:
         fed = [*plan.prompt, *(plan.golden or ())[:-1]]
         body = {
             **self._body(plan, forced=True),
@@ -262,14 +267,14 @@ class VllmEngine(ServerEngine):
     def _of_generated(self, row: Mapping[str, float] | None, next_logprob: float | None) -> TopK | None:
         if not row:
             return None
-        ids = [int(key.removeprefix("token_id:")) for key in row]
-        return sorted_topk(ids, list(row.values()), self.topk, next_logprob)
+        logprobs = {int(key.removeprefix("token_id:")): logprob for key, logprob in row.items()}
+        return sorted_topk(logprobs, self.topk, next_logprob)
 
     def _of_prompt(self, row: Mapping[str, Mapping[str, Any]] | None, following: int) -> TopK | None:
         if not row:
             return None
         logprobs = {int(key): float(entry["logprob"]) for key, entry in row.items()}
-        return sorted_topk(list(logprobs), list(logprobs.values()), self.topk, logprobs.get(following))
+        return sorted_topk(logprobs, self.topk, logprobs.get(following))
 
 
 _TOO_MANY = re.compile(r"logprobs\b.* greater than max allowed: ([0-9]+)")

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ....schemas.errors import BadInput, EngineFailed
+from ....schemas.errors import EngineFailed
 from ....schemas.trace import Site
 from ...request.batches import PlannedSequence
-from ...request.resolve import Capabilities
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
-from ..base import Opening
+from ..base import Opening, no_such_site
 from .answer import Answer
 
 if TYPE_CHECKING:
@@ -65,10 +64,7 @@ class VllmTaps:
         ]
         self.sites = [folder.sites[index] for index in self._columns]
         if not self.sites:
-            raise BadInput(
-                f"--sites {opening.sites.pattern!r} matches no site",
-                "see the labels with --sites '.' and rip query",
-            )
+            raise no_such_site(opening.sites)
         self.not_seen, self.channel = list(folder.not_seen), folder.channel
         self.row_hash, self.sketch = ROW_HASH_NAME, SKETCH_NAME
 
@@ -92,10 +88,6 @@ class VllmTaps:
         folder.check_alive()
         return cls(folder, opening)
 
-    def capabilities(self, most: Capabilities) -> Capabilities:
-        """What this server can do, of what vLLM can."""
-        return replace(most, sites=bool(self.sites), logits_hash=bool(self.sites))
-
     def key(self, plan: PlannedSequence) -> str:
         """A name for one execution, under which the taps file it."""
         key = f"{plan.sequence}-{secrets.token_hex(8)}"
@@ -112,7 +104,8 @@ class VllmTaps:
             EngineFailed: The taps wrote nothing, or different tokens from those of the answer.
         """
         tapped = await self._when_ended(answer, timeout_s, partial=False)
-        if not self._fits(answer, tapped).all():
+        # The taps may have seen tokens after the end of the answer.
+        if not (self._arrived(answer, tapped) | (tapped.positions >= len(answer.tokens))).all():
             raise EngineFailed(
                 f"{answer.plan.request_id}: the taps saw different tokens from those of the answer",
                 "name the tap folder of this server with --tap",
@@ -173,10 +166,6 @@ class VllmTaps:
         arrived: npt.NDArray[np.bool_] = inside & (expected == tapped.token_ids)
         return arrived
 
-    def _fits(self, answer: Answer, tapped: TappedRows) -> npt.NDArray[np.bool_]:
-        """bool[R]: the answer has this token at this position, or ended before it."""
-        return self._arrived(answer, tapped) | (tapped.positions >= len(answer.tokens))
-
     def _with(self, rows: Rows, tapped: TappedRows, usable: npt.NDArray[np.bool_] | None = None) -> Rows:
         """Rows with what the taps wrote of them; `usable`, bool[R], leaves out some of that."""
         count = len(rows.token_ids)
@@ -189,8 +178,8 @@ class VllmTaps:
         source = np.flatnonzero(inside)
         shapes: list[ExecutionShape | None] = [None] * count
         topk = list(rows.topk)
-        for name in ("row_hash", "l2", "absmax", "sketch"):
-            getattr(summaries, name)[row_of] = getattr(tapped.summaries, name)[source][:, self._columns]
+        for mine, theirs in zip(summaries.arrays(), tapped.summaries.arrays(), strict=True):
+            mine[row_of] = theirs[source][:, self._columns]
         for row, index in zip(row_of.tolist(), source.tolist(), strict=True):
             shapes[row] = tapped.shapes[index]
             topk[row] = _with_logits(topk[row], tapped.topk[index])

@@ -16,9 +16,9 @@ from typing import Any
 from ....schemas.errors import BadInput, stated_setting
 from ....schemas.trace import Finding, Setting
 from ...request.findings import finding
-from ..base import Known, Opening
+from ..base import Opening, SettingSpec
 from .settings import CACHE, SERVED_MODEL, server_arguments, server_environment
-from .started import StartedServer, has_module, launch
+from .started import Launch, StartedServer, has_module
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _PARSED_S = 180.0
@@ -27,7 +27,7 @@ _WRONG_USAGE = 2
 """With which argument parsers end."""
 _NOWHERE = "/nowhere/no-such-model"
 
-REQUEST_SETTINGS: Mapping[str, Known] = {"cache": CACHE, "served_model": SERVED_MODEL}
+REQUEST_SETTINGS: Mapping[str, SettingSpec] = {"cache": CACHE, "served_model": SERVED_MODEL}
 """Settings that are of the requests, not of the server."""
 
 RECORDED = {"dtype": "dtype", "tensor-parallel-size": "tensor_parallel_size"}
@@ -88,7 +88,7 @@ def start_vllm(opening: Opening, settings: dict[str, Setting]) -> StartedVllm:
     arguments = server_arguments(stated, REQUEST_SETTINGS)
     command = [python, "-m", SERVER, "--model", str(model), *address, *arguments]
     try:
-        server = StartedServer(launch(command, opening, settings, environment))
+        server = StartedServer(Launch.of(command, opening, settings, environment))
     except BaseException:
         if tap is not None:
             shutil.rmtree(tap, ignore_errors=True)  # nothing will ever be written there
@@ -125,9 +125,6 @@ def check_arguments(python: str, settings: Mapping[str, Any]) -> None:
 
     The server is started for a model that does not exist: it ends when it opens it, which is after its
     arguments were read. What is still wrong with them then is reported when it starts with the real model.
-
-    Args:
-        settings: Parsed settings.
 
     Raises:
         BadInput: It refuses them.

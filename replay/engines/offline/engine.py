@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
-from ....schemas.trace import Finding, Mode, Setting, Site
+from ....schemas.trace import Mode, Setting
 from ...request.batches import Batch, PlannedSequence
-from ...request.contract import GENERATION_CONFIG
 from ...request.findings import finding
 from ...row_summaries.rows import Rows, TopK
-from ..base import Finished, Opening, refuse_server
-from ..model_files import generation_config, load_local_tokenizer, text_of, texts_of, tokenize
+from ..base import Engine, Finished, Opening, refuse_server
+from ..model_files import generation_config, load_local_tokenizer
 from .output import CheckedOutput
 from .protocol import DOCUMENT, OfflineClass, OfflineOutput, OfflineSampling, find_class, own_settings
 
@@ -48,11 +47,10 @@ def load_offline(name: str) -> OfflineKind:
     return OfflineKind(name, find_class(name))
 
 
-class OfflineAdapter:
+class OfflineAdapter(Engine):
     """An offline engine, opened.
 
     Args:
-        kind: Which.
         opening: What to open; the model's folder or file is handed to its constructor.
 
     Raises:
@@ -62,11 +60,10 @@ class OfflineAdapter:
     """
 
     unsupported_sampling = frozenset(Sampling.model_fields) - SUPPORTED
-    channel = row_hash = sketch = ""
-    pid = None
 
     def __init__(self, kind: OfflineClass, opening: Opening) -> None:
-        self._kind, self._opening = kind, opening
+        super().__init__(opening)
+        self._kind = kind
         self.capabilities = kind.capabilities
         refuse_server(kind.name, opening)
         if opening.model is None:
@@ -75,15 +72,11 @@ class OfflineAdapter:
         kind.check_arguments(str(opening.model), settings)
         with kind.foreign_errors("opening the model"):
             self._engine: Any = kind.offline(str(opening.model), **settings)
-        self._tokenizer = self._load_tokenizer()
+        self.tokenizer = self._load_tokenizer()
         self.vocab_size = self._size("vocab_size")
         self.context_length = self._size("context_length")
         self.settings = self._settings(settings)
         self.sampling_defaults: Mapping[str, Any] = generation_config(opening.model) or {}
-        self.sampling_defaults_from = GENERATION_CONFIG
-        self.sites: list[Site] = []
-        self.findings: list[Finding] = []
-        self.not_seen: list[str] = []
         if self.capabilities.logprobs == "none":
             self.not_seen.append(f"{kind.name} does not return log-probabilities: only tokens are compared")
         elif self.capabilities.logprobs == "processed" and opening.mode == "free":
@@ -95,27 +88,6 @@ class OfflineAdapter:
     def name(self) -> str:
         """What the trace calls the engine."""
         return self._kind.name
-
-    def reset(self) -> None:
-        """Nothing: every sequence carries its own seed."""
-
-    def tokenize(
-        self, text: str | None, messages: list[dict[str, Any]] | None, tools: list[dict[str, Any]] | None
-    ) -> list[int]:
-        """Token ids of a prompt, through the tokenizer of the model's folder.
-
-        Raises:
-            BadInput: It holds no tokenizer or no template.
-        """
-        return tokenize(self._tokenizer, text, messages, tools)
-
-    def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
-        """The texts of single tokens, for display."""
-        return texts_of(self._tokenizer, token_ids)
-
-    def has_tokenizer(self) -> bool:
-        """Whether stop strings and bad words can be searched for."""
-        return self._tokenizer is not None
 
     def run(self, batch: Batch, mode: Mode, observe: bool) -> Iterator[Rows | Finished]:
         """Generate for one batch in one call (see `base.Engine.run`).
@@ -134,7 +106,7 @@ class OfflineAdapter:
                 yield from self._recorded(plan, one, output)
 
     def close(self) -> None:
-        """Let the engine free what it holds. May be called twice."""
+        """Let the engine free what it holds (see `base.Engine.close`)."""
         close = getattr(self._engine, "close", None)
         self._engine = None
         if close is not None:
@@ -159,7 +131,7 @@ class OfflineAdapter:
             samplers=[None] * len(tokens),
             shapes=[None] * len(tokens),
         )
-        text = checked.text if checked.text is not None else text_of(self._tokenizer, checked.token_ids)
+        text = checked.text if checked.text is not None else self.text_of(checked.token_ids)
         unseeded = params.seed is None and params.temperature > 0 and not forced
         yield Finished(
             plan.sequence,
@@ -184,7 +156,7 @@ class OfflineAdapter:
             stop_token_ids=() if forced else tuple(plan.value("stop_token_ids")),
             ignore_eos=forced or bool(plan.value("ignore_eos")),
             golden_token_ids=plan.golden if forced else None,
-            top_logprobs=self._opening.topk,
+            top_logprobs=self.opening.topk,
         )
 
     def _size(self, attribute: str) -> int:
@@ -204,8 +176,8 @@ class OfflineAdapter:
         observed = getattr(self._engine, "observed", {})
         if not isinstance(observed, Mapping):
             raise EngineFailed(f"{self.name}: its attribute observed is not a mapping of settings", DOCUMENT)
-        size = self._opening.settings.get("batch_size")
-        recorded = self._opening.runtime.engine_version
+        size = self.opening.settings.get("batch_size")
+        recorded = self.opening.runtime.engine_version
         settings = {
             "batch_size": Setting(
                 requested=size, resolved=size or 1, source="lane" if size else "engine default"
@@ -225,7 +197,7 @@ class OfflineAdapter:
 
     def _load_tokenizer(self) -> Any | None:
         """The tokenizer of a model folder; None where there is none, or no package that reads it."""
-        model, digest = self._opening.model, self._opening.model_sha256
+        model, digest = self.opening.model, self.opening.model_sha256
         if model is None or digest is None or not model.is_dir() or find_spec("transformers") is None:
             return None
         return load_local_tokenizer(model, digest)

@@ -20,10 +20,7 @@ class CheckedOutput:
     """One output, as the protocol promises it.
 
     Args:
-        kind: The engine that returned it.
         vocab_size: Token ids lie below this.
-        plan: What it answers.
-        params: What was requested.
         output: An `OfflineOutput`, or anything with its attributes.
 
     Attributes:
@@ -81,7 +78,7 @@ class CheckedOutput:
         if ids is None and logprobs is None:
             if chosen is None:
                 return [None] * count
-            return [sorted_topk([], [], self._k, value) for value in following]
+            return [sorted_topk({}, self._k, value) for value in following]
         rows, values = (
             self._listed(one, f"{prefix}_{what}", count)
             for one, what in ((ids, "ids"), (logprobs, "logprobs"))
@@ -95,7 +92,7 @@ class CheckedOutput:
             ]
             if len(set(candidates)) < len(candidates):
                 raise self._fault(f"{where} names a token twice")
-            found.append(sorted_topk(candidates, likely, self._k, value))
+            found.append(sorted_topk(dict(zip(candidates, likely, strict=True)), self._k, value))
         return found
 
     def _chosen(self, found: Any, count: int) -> list[float | None] | None:

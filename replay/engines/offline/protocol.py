@@ -132,7 +132,6 @@ class OfflineClass:
 
     Args:
         name: What the trace calls it.
-        offline: The class.
 
     Raises:
         BadInput: It does not satisfy the protocol.
@@ -157,7 +156,6 @@ class OfflineClass:
             most_topk=claims.top_logprobs,
             logprobs="none" if claims.top_logprobs == 0 else "raw" if claims.raw_logprobs else "processed",
             batch="static" if claims.one_batch else "concurrent",
-            cancels=False,
         )
 
     def parse_settings(self, pairs: Sequence[str], starts: bool) -> dict[str, Any]:
@@ -186,7 +184,7 @@ class OfflineClass:
         return {**own, **read}
 
     def check_start(self, model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse a setting that the constructor does not have (see `base.Engine.check_start`)."""
+        """Refuse a setting that the constructor does not have (see `base.EngineKind.check_start`)."""
         self.check_arguments(str(model), own_settings(settings))
 
     def check_arguments(self, model: str, settings: Mapping[str, Any]) -> None:

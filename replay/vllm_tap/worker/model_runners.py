@@ -7,37 +7,19 @@ runner derives, and `v1/worker/gpu/model_runner.py`), and imports neither.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from .step import StepInputs
 
 if TYPE_CHECKING:
     import torch
 
-
-class Observer(Protocol):
-    """Is called with what a runner does. None of these may raise."""
-
-    def scheduled(self, scheduler_output: Any) -> None:
-        """A step begins: requests are new, finished or scheduled."""
-
-    def forward(self, inputs: Callable[[], StepInputs]) -> None:
-        """The model is about to run. `inputs` reads what on, and is only called where it is observed."""
-
-    def forwarded(self, output: object) -> None:
-        """The model has run."""
-
-    def logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
-        """Logits were computed from rows of the model's output."""
-
-    def sampled(self) -> None:
-        """The step is over: its tokens are chosen."""
+    from .recorder import Recorder
 
 
-def observe_runner(runner: Any, observer: Observer) -> None:
-    """Report to an observer what a runner does, from now on.
+def observe_runner(runner: Any, observer: Recorder) -> None:
+    """Report to the observer of a rank what its runner does, from now on.
 
     Raises:
         ValueError: A runner of a kind that is not known.
@@ -61,7 +43,7 @@ def observe_runner(runner: Any, observer: Observer) -> None:
     model.compute_logits = compute_logits
 
 
-def _observe_first(runner: Any, observer: Observer) -> None:
+def _observe_first(runner: Any, observer: Recorder) -> None:
     """The runner in `gpu_model_runner.py`: it prepares a batch, then calls `_model_forward`."""
     scheduled: list[Any] = [None]
     execute_model, model_forward = runner.execute_model, runner._model_forward
@@ -101,7 +83,7 @@ def first_inputs(runner: Any, scheduler_output: Any, positions: torch.Tensor | N
     )
 
 
-def _observe_second(runner: Any, observer: Observer) -> None:
+def _observe_second(runner: Any, observer: Recorder) -> None:
     """The runner in `gpu/model_runner.py`: `prepare_inputs` gives the batch, the model runs behind it.
 
     Dummy runs go through `execute_model` too, with `dummy_run`, and prepare no inputs.
@@ -154,28 +136,3 @@ def _after(target: Any, name: str, then: Callable[..., object]) -> None:
         return result
 
     setattr(target, name, tapped)
-
-
-@dataclass(frozen=True)
-class NewRequest:
-    """A request that the scheduler sends for the first time.
-
-    Attributes:
-        name: vLLM's id.
-        extra: The extra_args of its sampling, if it has any.
-        prefix: Token ids that the prefix cache spares it; empty, too, where a prompt is no token ids.
-    """
-
-    name: str
-    extra: dict[str, Any] | None
-    prefix: tuple[int, ...]
-
-
-def new_requests(scheduler_output: Any) -> Iterable[NewRequest]:
-    """Requests that the scheduler sends for the first time."""
-    for request in scheduler_output.scheduled_new_reqs:
-        sampling = request.sampling_params
-        extra = None if sampling is None else sampling.extra_args
-        yield NewRequest(
-            request.req_id, extra, tuple((request.prompt_token_ids or ())[: request.num_computed_tokens])
-        )

@@ -54,7 +54,7 @@ class RankFolder:
         self.path.mkdir(mode=0o700)
         self._facts = {**facts, "boot_id": boot_id(), "pid": os.getpid(), "started": time.time()}
         self._state = os.open(self.path / STATE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self.say("starting")
+        self.write_state("starting")
         self._most_bytes = most_bytes
         self._failed = failed
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Part], int, Callable[[], None]] | None] = (
@@ -66,7 +66,7 @@ class RankFolder:
         self._thread = threading.Thread(target=self._write_all, name="rip-tap", daemon=True)
         self._thread.start()
 
-    def say(self, state: str, why: str = "") -> None:
+    def write_state(self, state: str, why: str = "") -> None:
         """Put `starting`, `ready`, `failed` or `closed` into `state.json`, in place.
 
         Raises:

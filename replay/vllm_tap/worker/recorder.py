@@ -1,7 +1,7 @@
 """From steps to part files: which requests are recorded, where a step's rows go, when they are written.
 
 It knows requests and rows, not vLLM: runners report what they do (`model_runners.py`), taps show it tensors
-(`module_taps.py`). Nothing here may disturb serving: whatever fails ends the observation and is said once.
+(`module_taps.py`). Nothing here may disturb serving: what fails ends the observation and is reported once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import torch
 
 from ...row_summaries.rows import SLOT_BYTES
 from ..part_file import TappedRequest
-from .model_runners import new_requests
 from .module_taps import ModuleTaps
 from .rank_writer import RankFolder
 from .row_block import Columns, RowBlock, summarise_columns
@@ -99,13 +98,9 @@ LOG = logging.getLogger("vllm.rip_tap")
 
 
 class Recorder:
-    """The observer of one rank (see model_runners.Observer).
+    """The observer of one rank.
 
     Args:
-        folder: Where parts go.
-        settings: How the worker is observed.
-        found: The sites and where they are observed.
-        taps: The taps on the modules.
         output: Where the model's own output goes, for a model whose modules cannot be tapped; None: nowhere.
         has_logits: Whether this rank's logits are kept.
     """
@@ -145,12 +140,12 @@ class Recorder:
     # What a runner reports. None of it raises.
 
     def scheduled(self, scheduler_output: Any) -> None:
-        """A step begins."""
+        """A step begins: requests are new, finished or scheduled."""
         if self._is_on:
             self._guarded(lambda: self._scheduled(scheduler_output))
 
     def forward(self, inputs: Callable[[], StepInputs]) -> None:
-        """The model is about to run."""
+        """The model is about to run. `inputs` reads what on, and is only called where it is observed."""
         if self._is_on and self._numbers:
             self._guarded(lambda: self._forward(inputs()))
 
@@ -162,13 +157,13 @@ class Recorder:
             self._guarded(lambda: self._forwarded(step, output))
 
     def logits(self, hidden: torch.Tensor, logits: torch.Tensor | None) -> None:
-        """Logits were computed."""
+        """Logits were computed from rows of the model's output."""
         if self._is_on and self._has_logits and self._step is not None and logits is not None:
             step = self._step
             self._guarded(lambda: self._logits(step, hidden, logits))
 
     def sampled(self) -> None:
-        """The step is over."""
+        """The step is over: its tokens are chosen."""
         if self._is_on and self._step is not None:
             self._guarded(self._settle)
 
@@ -181,7 +176,7 @@ class Recorder:
         self._taps.show_to(None)
         LOG.warning("rip observes nothing any more: %s. Serving goes on.", why)
         try:
-            self._folder.say("failed", why)
+            self._folder.write_state("failed", why)
         except OSError as error:
             LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
 
@@ -195,7 +190,7 @@ class Recorder:
             self._guarded(self._settle)
             self._guarded(self._flush)
             self._folder.close()
-            self._guarded(lambda: self._folder.say("closed", "the process has ended"))
+            self._guarded(lambda: self._folder.write_state("closed", "the process has ended"))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
@@ -213,12 +208,16 @@ class Recorder:
                 self._ended.append(number)
         if self._ended:
             self._flush()
-        for new in new_requests(scheduler_output):
-            own_key = None if new.extra is None else new.extra.get("rip_tap")
-            key = new.name if own_key is None and not self._settings.only_keyed else str(own_key or "")
-            if key and new.name not in self._numbers:
-                self._requests[self._next_number] = TappedRequest(new.name, key, new.prefix)
-                self._numbers[new.name] = self._next_number
+        for new in scheduler_output.scheduled_new_reqs:
+            name, sampling = new.req_id, new.sampling_params
+            extra = None if sampling is None else sampling.extra_args
+            own_key = None if extra is None else extra.get("rip_tap")
+            key = name if own_key is None and not self._settings.only_keyed else str(own_key or "")
+            if key and name not in self._numbers:
+                # A prompt need not be token ids.
+                prefix = tuple((new.prompt_token_ids or ())[: new.num_computed_tokens])
+                self._requests[self._next_number] = TappedRequest(name, key, prefix)
+                self._numbers[name] = self._next_number
                 self._next_number += 1
 
     def _forward(self, inputs: StepInputs) -> None:

@@ -104,9 +104,7 @@ def collect(kept: Iterable[KeptLogits], row_in_part: Sequence[int], k: int) -> D
     """Distributions of kept logits, as a part holds them.
 
     Args:
-        kept: The logits.
         row_in_part: Of each output row.
-        k: K.
     """
     rows: list[int] = []
     items: list[TopK] = []
@@ -279,10 +277,6 @@ def summarise_columns(
 
     Args:
         tensor: [padded T, …]
-        columns: The sites.
-        segment: The stretch.
-        out: Where the summaries go.
-        pending: Takes what a GPU only begins to compute here.
     """
     rows_RW = _rows_of(tensor)[segment.first : segment.first + segment.count]
     for site, first, elements in columns:

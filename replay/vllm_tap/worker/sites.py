@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ....schemas.trace import Site
-from ...capture.modules import ATTENTION_OUTPUT, Output, canonical_name, some_of, tensors_of
+from ...capture.modules import ATTENTION_OUTPUT, Output, canonical_name, sentence_about, tensors_of
 from .row_block import Columns
 
 ROOTS = ("model", "transformer")
@@ -238,21 +238,12 @@ def find_sites(
                 sources.append(Source(call.module, call.run, output, tuple(columns), handed_on))
                 is_simple = len(columns) == len(call.outputs) == 1 and call.run == 0 and handed_on is None
                 last = (tensor, len(sources) - 1) if is_simple else None
-    not_seen = []
-    if skipped:
-        not_seen.append(
-            f"{len(skipped)} outputs have no row per token and were not captured: {some_of(skipped)}"
-        )
+    not_seen = sentence_about(skipped, "outputs have no row per token and were not captured")
     return FoundSites(sites, sources, not_seen)
 
 
 class _Watch:
-    """Notes the outputs of every module call, and follows where rows are sharded over tensor parallelism.
-
-    Args:
-        model: The model.
-        tp_size: Ranks of tensor parallelism.
-    """
+    """Notes the outputs of every module call, and follows where rows are sharded over tensor parallelism."""
 
     def __init__(self, model: nn.Module, tp_size: int) -> None:
         self._model, self._tp_size = model, tp_size

@@ -86,8 +86,6 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
 
     Args:
         runner: vLLM's model runner, its model loaded.
-        settings: How the worker is observed.
-        engine: The engine.
 
     Raises:
         OSError: There is no folder to write to.
@@ -113,7 +111,7 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
         folder.write_sites(json.dumps({"sites": sites, "not_seen": found.not_seen, "kernel": kernel}))
         observe_runner(runner, recorder)
         taps.attach()
-        folder.say("ready")
+        folder.write_state("ready")
     except Exception as error:  # whatever it is, the worker serves
         recorder.failed_by(error)
         return recorder
@@ -184,8 +182,6 @@ def output_only(
     """The one site of a model whose modules run where no tap reaches: its output, which is its last norm's.
 
     Args:
-        model: The model.
-        wanted: Only sites whose label matches.
         why: Why its modules cannot be tapped.
     """
     not_seen = [f"{why}, so only its output and its logits were observed: start vLLM with --enforce-eager"]

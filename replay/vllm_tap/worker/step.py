@@ -62,7 +62,6 @@ def segments_of(
     """Which rows of a step are observed.
 
     Args:
-        inputs: The step.
         numbers: The number of each request of the batch, NOBODY where it is not observed.
         first_out: Output row of the first one.
 
@@ -92,29 +91,25 @@ def segments_of(
     return segments, np.concatenate(kept) if kept else np.zeros(0, np.int32)
 
 
+@dataclass(eq=False)
 class Step:
     """One forward pass some of whose rows are observed.
 
-    Args:
+    Attributes:
         number: Of the pass.
         inputs: What the runner prepared.
         numbers: The number of each request of the batch, or NOBODY.
         segments: The observed stretches of its token rows.
         owners: int32[R], batch row of each observed row, or NOBODY.
+        output: [T, W], what the model returned, while logits are computed from it.
     """
 
-    def __init__(
-        self,
-        number: int,
-        inputs: StepInputs,
-        numbers: Sequence[int],
-        segments: Sequence[Segment],
-        owners: np.ndarray[Any, Any],
-    ) -> None:
-        self.number, self.inputs, self.numbers = number, inputs, numbers
-        self.segments, self.owners = segments, owners
-        self.output: torch.Tensor | None = None
-        """[T, W], what the model returned, while logits are computed from it."""
+    number: int
+    inputs: StepInputs
+    numbers: Sequence[int]
+    segments: Sequence[Segment]
+    owners: np.ndarray[Any, Any]
+    output: torch.Tensor | None = None
 
     def land(self) -> None:
         """Bring to the host what a device knows. Then `table` needs no device any more."""
