@@ -31,7 +31,7 @@ from . import (
     zoom,
 )
 from .base import Document
-from .findings import command, evidence, execution, reasons, rows, statement, tokens, unseen
+from .findings import command, evidence, execution, ops, reasons, rows, statement, tokens, unseen
 
 FOLDER = Path(__file__).parent / "json"
 
@@ -50,7 +50,7 @@ DOCUMENTS: dict[str, type[Document]] = {
 _MODULES = (
     *(base, change, check, claim, envelope, fingerprint, narrow, recorded_ops, reference, sequences, trace),
     *(verdict, zoom),
-    *(command, evidence, execution, reasons, rows, statement, tokens, unseen),
+    *(command, evidence, execution, ops, reasons, rows, statement, tokens, unseen),
 )
 """Where the documents and their parts are written down."""
 

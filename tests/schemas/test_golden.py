@@ -35,8 +35,9 @@ IDENTITIES = {
     "envelope-v1-recorded": "3622dfc747a2a4df764438982f9874c222e268b00bfdf5c8bffcdfe9fa0b2749",
     "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
     "narrow-v1": "3730c16467f7fc7a6d816b5139816c0de0d6247c5e9a629f893b08f9fcc0c580",
-    "verdict-v1": "5ca719767cefab8cb5969ed1fd9d9fbdaa9da16a4fc4244e18677fc262176732",
-    "verdict-v2": "b07509c6e4005514231d02e71946d99dad4f30415bbab6539b65d8ac56a001a8",
+    "verdict-v1": "d601ff48efc4833ea19ff36fedf0fa5fc1f9ae2631a55424e7f3dd57bef5fcd5",
+    "verdict-v2": "a20e1707b282ff58b81fcb2c03f2c13e5a02dc15ad405571f8fb9396880c52e8",
+    "verdict-v3": "8638341397c2d92aafa4e229ed165a08460bc7613814720cbb67a0687f2637c0",
 }
 
 
@@ -55,7 +56,7 @@ def test_released_documents_load_and_keep_their_identity(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v2"]
+    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v3"]
 )
 def test_nothing_is_dropped_or_added(name: str) -> None:
     assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
@@ -63,7 +64,7 @@ def test_nothing_is_dropped_or_added(name: str) -> None:
 
 def test_a_verdict_of_version_1_keeps_what_it_said() -> None:
     old, new = golden("verdict-v1"), Verdict.from_object(golden("verdict-v1"), "verdict-v1").to_object()
-    assert new["schema"] == "rip.verdict/2"
+    assert new["schema"] == "rip.verdict/3"
     for name, level in old["levels"].items():
         assert new["levels"][name]["state"] == level["state"]
         if "where" in level:

@@ -51,7 +51,7 @@ def test_a_missing_changed_or_foreign_file_is_noticed(tmp_path: Path) -> None:
         "envelope-v1",
         "fingerprint-v1",
         "narrow-v1",
-        "verdict-v2",
+        "verdict-v3",
     ],
 )
 def test_golden_documents_are_valid(name: str) -> None:
