@@ -197,7 +197,13 @@ class Document(Record):
                 raise BadInput(
                     f"{where}: {name} is no longer readable", "create the file again with this rip"
                 )
-            fields = cls.UPGRADES[old](fields)
+            try:
+                fields = cls.UPGRADES[old](fields)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise BadInput(
+                    f"{where}: fields of {name} are missing or of a wrong type",
+                    "take the original file, or create it again",
+                ) from None
         return fields
 
     @model_serializer(mode="wrap")

@@ -63,7 +63,7 @@ def test_one_setting_of_sixteen_is_found_in_few_runs(planted: str) -> None:
     finding = lab.search(SIXTEEN)
     assert finding.state == "found"
     assert [found.settings for found in finding.found] == [(planted,)]
-    assert finding.found[0].unjudged == ()
+    assert finding.found[0].undecided == ()
     assert len(lab.made) <= MOST_FOR_ONE_OF_SIXTEEN
     assert min(lab.promised) >= len(lab.made), "no run came that was not promised"
     assert finding.outcomes[frozenset(SIXTEEN) - {planted}] == "same", "nothing else turns it on"
@@ -108,7 +108,7 @@ def test_mixtures_that_cannot_run_are_neither_outcome() -> None:
     """`b` cannot run without `a`: the culprit `b` is found with it, and that `a` is needed is not claimed."""
     finding = Lab(lambda on: None if "b" in on and "a" not in on else "b" in on).search("abcdefgh")
     assert [found.settings for found in finding.found] == [("a", "b")]
-    assert finding.found[0].unjudged == ("a",)
+    assert finding.found[0].undecided == ("a",)
     assert finding.outcomes[frozenset("b")] == "failed"
 
 
@@ -157,7 +157,7 @@ def test_whatever_settings_do_to_each_other_what_is_found_is_true(
         left -= found.on
         for name in found.settings:
             without = diverges(found.on - {name})
-            assert without is False or (without is None and name in found.unjudged)
+            assert without is False or (without is None and name in found.undecided)
     assert not left or diverges(frozenset(left)) is not True
     assert all(lab.made.count(on) == 1 for on in lab.made if on not in {f.on for f in finding.found} | {GOOD})
 
@@ -236,7 +236,7 @@ def document(names: Iterable[str], **fields: object) -> Narrow:
     known = {
         "tool_version": "0",
         "created": "",
-        "asked": "",
+        "digest": "",
         "requests": "set.jsonl",
         "engine": "hf",
         "level": "token",
