@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .errors import BadInput
+from .errors import BadInput, NewerVersion
 from .jsontext import (
     JsonObject,
     canonical_json,
@@ -188,7 +188,7 @@ class Document(Record):
             )
         version = int(match[2])
         if version > cls.VERSION:
-            raise BadInput(
+            raise NewerVersion(
                 f"{where}: written by a newer rip ({name}; this one reads up to {cls.schema_name()})",
                 "upgrade rip: pip install --upgrade rip-forensics",
             )
