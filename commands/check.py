@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.choices import CHECK_MODES, check_choice
-from ..schemas.command_line import DivergeCommand, shell_line
 from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS
 from .console import print_sentence, shown_progress, stderr_console
 from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Url
@@ -132,17 +131,12 @@ def batch_invariance(
 
 def _print_result(console: Console, result: Check, out: Path) -> None:
     """What ran, the four lines, the verdict, and what to run next."""
-    from ..experiments.batch_check.sentences import line_sentence, run_sentence
+    from ..experiments.batch_check.sentences import line_sentence, next_steps, run_sentence
 
     print_sentence(console, run_sentence(result))
     for line in result.lines:
         print_sentence(console, line_sentence(line, result))
-    print_sentence(console, result.verdict, style="green" if result.holds else "red")
-    if not result.holds:
-        if result.batch > 1:
-            print_sentence(
-                console, "to see whether the engine repeats itself at all: the same check with --batch 1"
-            )
-        compare = DivergeCommand(str(out / result.alone), str(out / result.batched))
-        print_sentence(console, f"to find the first difference: {shell_line(compare.arguments())}")
+    print_sentence(console, result.sentence, style="green" if result.holds else "red")
+    for step in next_steps(result, out):
+        print_sentence(console, step)
     print_sentence(console, f"Wrote {out}")

@@ -218,6 +218,7 @@ def check(
     """
     from ..experiments.model_identity import identity_of
     from ..replay.request.contract import refusals
+    from ..replay.request.findings import sentence
     from ..replay.request.from_trace import was_refused
     from ..replay.request.identity import completeness, identity_differences
     from ..schemas.envelope import load_requests
@@ -242,7 +243,7 @@ def check(
                 printable(f"{envelope.request_id}: note: kept, though unknown to rip: {', '.join(unknown)}")
             )
         for finding in found:
-            print(printable(f"{envelope.request_id}: {finding}"))
+            print(printable(f"{envelope.request_id}: {sentence(finding)}"))
     skipped = f", {refused} answered with an error: rip replay skips them" if refused else ""
     print(f"{len(envelopes)} valid, {len(envelopes) - refused - faults} complete{skipped}")
     raise typer.Exit(EXIT_FAILS if faults or refused == len(envelopes) else EXIT_HOLDS)

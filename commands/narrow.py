@@ -142,6 +142,8 @@ def _print_result(console: Console, result: Narrow) -> None:
     """The result in a sentence, its tables, and the commands that repeat it."""
     from rich.text import Text
 
+    from ..experiments.settings_search.sentences import command_lines
+
     style = "bold yellow" if result.state in _NOISY else "bold"
     console.print(Text(result.sentence, style=style), soft_wrap=not console.is_terminal)
     if console.is_terminal:
@@ -152,7 +154,7 @@ def _print_result(console: Console, result: Narrow) -> None:
             _print_tables(console, result)
         # Tables fill their lines up to the width; in a file or a paste that is noise.
         console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-    for index, command in enumerate(result.commands):
+    for index, command in enumerate(command_lines(result)):
         lead = "Repeat: " if index == 0 else "        "
         console.print(Text(f"{lead}{command}", style="cyan"), soft_wrap=True)  # to be copied as one line
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "csv", "json", "parquet"]
 MAX_TABLE_ROWS = 100
+_NULL = "NULL"
 EXAMPLES = """\b
 Examples:
   rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
@@ -152,8 +153,9 @@ def _write_table(rows: Rows, output: Path | None) -> None:
         print("note: long cells end in …; for whole ones: --format csv (or json, parquet)", file=sys.stderr)
 
 
-def _plain_table(names: list[str], right: list[bool], cells: list[list[str]]) -> str:
-    widths = [max(len(text) for text in column) for column in zip(names, *cells, strict=True)]
+def _plain_table(names: list[str], right: list[bool], cells: list[list[str | None]]) -> str:
+    shown = [[_NULL if cell is None else cell for cell in row] for row in cells]
+    widths = [max(len(text) for text in column) for column in zip(names, *shown, strict=True)]
 
     def line(texts: list[str]) -> str:
         aligned = [
@@ -162,10 +164,10 @@ def _plain_table(names: list[str], right: list[bool], cells: list[list[str]]) ->
         ]
         return "  ".join(aligned).rstrip() + "\n"
 
-    return line(names) + line(["-" * width for width in widths]) + "".join(line(row) for row in cells)
+    return line(names) + line(["-" * width for width in widths]) + "".join(line(row) for row in shown)
 
 
-def _rich_table(names: list[str], right: list[bool], cells: list[list[str]]) -> None:
+def _rich_table(names: list[str], right: list[bool], cells: list[list[str | None]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -175,7 +177,7 @@ def _rich_table(names: list[str], right: list[bool], cells: list[list[str]]) -> 
     for name, number in zip(names, right, strict=True):
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(Text(text, style="dim italic" if text == "NULL" else "") for text in row))
+        table.add_row(*(Text(_NULL, style="dim italic") if cell is None else Text(cell) for cell in row))
     Console(highlight=False).print(table)
 
 

@@ -199,7 +199,9 @@ def run_and_compare(
         replay(requests, OpenedLane(engine, named, fingerprint), options, folder / name, progress)
     lines = compare(folder / ALONE, folder / BATCHED, plan.required)
     together: Together = "as one batch" if engine.capabilities.batch == "static" else "sent together"
-    return Check(
+    lengths = [len(request.prompt_token_ids or ()) for request in requests]
+    prompt_lengths = [min(lengths), max(lengths)]
+    found = Check(
         tool_version=__version__,
         created=fingerprint.created,
         check="batch-invariance",
@@ -207,19 +209,21 @@ def run_and_compare(
         model=lane.model or "",
         mode=plan.mode,
         sampled=plan.sampled,
+        sequences=plan.sequences,
+        tokens=plan.tokens,
+        prompt_lengths=prompt_lengths,
         batch=plan.batch,
         together=together,
-        claim=_claim(plan, requests, fingerprint),
+        claim=_claim(plan, prompt_lengths, fingerprint),
         holds=all(line.state == "equal" for line in lines if line.required),
-        verdict=verdict_sentence(plan, lines, together),
         lines=lines,
         alone=ALONE,
         batched=BATCHED,
     )
+    return found.model_copy(update={"sentence": verdict_sentence(found)})
 
 
-def _claim(plan: CheckPlan, requests: list[Envelope], fingerprint: Fingerprint) -> Claim:
-    lengths = [len(request.prompt_token_ids or ()) for request in requests]
+def _claim(plan: CheckPlan, prompt_lengths: list[int], fingerprint: Fingerprint) -> Claim:
     return Claim(
         level="token" if plan.sampled else "bitwise",
         compared=list(plan.required),
@@ -228,7 +232,7 @@ def _claim(plan: CheckPlan, requests: list[Envelope], fingerprint: Fingerprint) 
             "sequences": plan.sequences,
             "tokens": plan.tokens,
             "seed": plan.seed,
-            "prompt_lengths": [min(lengths), max(lengths)],
+            "prompt_lengths": prompt_lengths,
             "temperature": 1 if plan.sampled else 0,
         },
         varied={"batch": [1, plan.batch]},

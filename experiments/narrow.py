@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..schemas.choices import CaptureLevel, NarrowLevel
-from ..schemas.command_line import DivergeCommand, shell_line
+from ..schemas.command_line import DivergeCommand
 from ..schemas.errors import EngineFailed
 from ..schemas.files import write_private
 from ..schemas.narrow import Narrow, NarrowObservation
@@ -19,7 +19,7 @@ from .settings_search.resume import RESULT, continued_search, make_folder, new_s
 from .settings_search.runs import Runs
 from .settings_search.search import GOOD, On
 from .settings_search.search import narrow as search
-from .settings_search.sentences import run_line
+from .settings_search.sentences import continuation_line, failure_in_words, run_line, stage_of_run
 from .settings_search.two_lanes import Side, check_requests, two_lanes
 
 
@@ -72,9 +72,9 @@ def narrow_lanes(request: NarrowRequest, progress: Progress) -> Narrow:
     _check_lanes(lanes, Ledger(known, request.out), progress)
     make_folder(request.out)
     with OutputLock(request.out / RESULT, force=True):
-        document, note = continued_search(request.out, new, request.force)  # as it is now that it is locked
-        if note:
-            progress.note(note)
+        document, kept = continued_search(request.out, new, request.force)  # as it is now that it is locked
+        if kept is not None:
+            progress.note(continuation_line(kept, request.out))
         return _search(document, mixture, lanes, options, request.out, progress)
 
 
@@ -110,7 +110,8 @@ def _search(
     def before_run(on: On, done: int, most_left: int) -> None:
         nonlocal number, most
         number, most = done + 1, most_left - 1
-        progress.stage(f"run {number}: {ledger.name(on)}", detail=f"at most {most} more for one set")
+        stage, detail = stage_of_run(number, ledger.name(on), most)
+        progress.stage(stage, detail=detail)
 
     def after_run(on: On, index: int, run: NarrowObservation) -> None:
         progress.note(run_line(ledger.name(on), run, document.level, index, number, most))
@@ -128,9 +129,9 @@ def _search(
 def _lane_failed(lane: Side, on: On, ledger: Ledger, runs: Runs) -> EngineFailed:
     """Why a lane could not be run."""
     index = 0
-    while (run := ledger.known(on, index)) is not None and run.why is None:
+    while (run := ledger.known(on, index)) is not None and run.failure is None:
         index += 1
-    reason = "it did not end" if run is None else run.why
+    reason = failure_in_words(run)
     kept = "; the good lane's runs are kept" if on else ""
     log = runs.log(on, index)
     server_log = log.with_suffix(".parquet.server.log")
@@ -141,7 +142,7 @@ def _lane_failed(lane: Side, on: On, ledger: Ledger, runs: Runs) -> EngineFailed
     )
 
 
-def _commands(result: Narrow, mixture: Mixture, options: RunOptions, out: Path) -> list[str]:
+def _commands(result: Narrow, mixture: Mixture, options: RunOptions, out: Path) -> list[list[str]]:
     """What compares the two deciding runs, and what runs them again."""
     if not result.found:
         return []
@@ -155,4 +156,4 @@ def _commands(result: Narrow, mixture: Mixture, options: RunOptions, out: Path) 
     compare, compare_again = (
         DivergeCommand(good, bad, result.level).arguments() for good, bad in (traces, repeated)
     )
-    return [shell_line(arguments) for arguments in (compare, *replays, compare_again)]
+    return [["rip", *arguments] for arguments in (compare, *replays, compare_again)]

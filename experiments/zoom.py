@@ -9,6 +9,7 @@ from stat import S_IMODE
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import BadInput
+from ..schemas.findings.ops import ModelFilesChanged
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def zoom_into(
     """
     from ..diverge.op_comparison.compare_reruns import ZoomTarget, zoom
     from ..diverge.op_comparison.rerun_check import read_recorded
+    from ..diverge.present.zoom import zoom_with_sentences
     from ..replay.op_recording.reconstruct import check_model_exists, check_rerunnable
     from ..replay.request.from_trace import golden_from_trace
 
@@ -77,7 +79,7 @@ def zoom_into(
             say=progress.stage,
         )
         notes = [*found.notes, *(note for side in sides for note in side.notes)]
-    return verdict.model_copy(update={"zoom": found.model_copy(update={"notes": notes})})
+    return verdict.model_copy(update={"zoom": zoom_with_sentences(found.model_copy(update={"notes": notes}))})
 
 
 def save_verdict(verdict: Verdict, folder: Path) -> None:
@@ -140,7 +142,7 @@ class _Side:
         self._path, self._header, self._target = path, header, target
         self._tokens, self._own, self._slot = tokens, own, slot
         self._opened: Any = None
-        self.notes: list[str] = []
+        self.notes: list[ModelFilesChanged] = []
 
     def __call__(self, ask: Rerun) -> SideRun:
         """Run the sequence again."""
@@ -180,6 +182,5 @@ class _Side:
             identity.flat().get("model_sha256"),
         )
         if recorded != found and not self.notes:
-            self.notes.append(
-                f"the files of {self._header.lane.model} have changed since {self._path.name} was recorded"
-            )
+            model = str(self._header.lane.model)
+            self.notes.append(ModelFilesChanged(model=model, trace=self._path.name))

@@ -210,9 +210,9 @@ def check_observer(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[
         watched = _first_logits(engine, chosen, mode, observe=True) if alone else list(observed)
         plain = _first_logits(engine, chosen, mode, observe=False)
     except RipError as error:
-        return ObserverCheck(state="not run", why=f"the run without taps failed: {error.message}")
+        return ObserverCheck(state="not run", reason="run failed", error=error.message)
     if not plain:
-        return ObserverCheck(state="not run", why="the engine does not return logits or log-probabilities")
+        return ObserverCheck(state="not run", reason="no logits")
     by_hash = all(row.logits_hash is not None for row in plain)
     expected = watched[:OBSERVER_ROWS]
     if by_hash:
@@ -220,16 +220,13 @@ def check_observer(engine: Engine, batch: Batch, mode: Mode, observed: Sequence[
     else:
         same = [row.top for row in plain] == [row.top for row in expected]
     names = dict.fromkeys(sequence.request_id for sequence in chosen.sequences if sequence.recorded)
-    first = next(iter(names))
     return ObserverCheck(
         state="equal" if same else "changed",
-        compared=f"{'logits hashes' if by_hash else 'top-K log-probabilities'} of {len(plain)} rows of "
-        + (first if len(names) == 1 else f"{first} and {len(names) - 1} more")
-        + (" alone" if alone else "")
-        + ", taps on and off",
-        why=None
-        if same
-        else "observing changed the logits, or the engine is not deterministic: check with --repeat 2",
+        reason=None if same else "changed",
+        of="logits hashes" if by_hash else "top-K log-probabilities",
+        rows=len(plain),
+        requests=list(names),
+        alone=alone,
     )
 
 

@@ -25,7 +25,7 @@ from ..schemas.trace import (
 from .engines.base import Engine
 from .record_run import Outcome, Progress, Recorder, check_observer
 from .request.batches import Batch, Neighbours, ResolvedRequest, plan_batches
-from .request.findings import Findings, finding, sentence
+from .request.findings import Findings, finding, observer_in_words, sentence
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
 from .request.resolve import Golden, check_capabilities, resolve_request, vocabulary_size
 from .trace_writer import TraceWriter
@@ -257,7 +257,7 @@ def _execute(
     replayed = time.perf_counter()
     seconds = {} if options.load_seconds is None else {"load": round(options.load_seconds, 6)}
     seconds["replay"] = round(replayed - started, 6)
-    observer = ObserverCheck(state="not run", why="no sites were captured")
+    observer = ObserverCheck(state="not run", reason="no sites captured")
     if options.observes:
         recorder.show("observer check: the first batch with taps off")
         observer = check_observer(engine, batches[0], options.mode, recorder.first_logits)
@@ -269,7 +269,7 @@ def _execute(
         not_seen = [*not_seen, "no row was kept: every sequence ended before the positions of --positions"]
     return header.model_copy(
         update={
-            "observer": observer,
+            "observer": observer_in_words(observer),
             "seconds": seconds,
             "not_seen": not_seen,
             "results": recorder.results(),

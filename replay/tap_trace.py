@@ -18,6 +18,7 @@ from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
 from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
+from .request.findings import observer_in_words
 from .row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from .trace_writer import SequenceInfo, TraceWriter
 from .vllm_tap.tap_folder import TapFolder, TappedRows
@@ -102,9 +103,7 @@ def _header(taps: TapFolder, lane: Lane, fingerprint: Fingerprint | None) -> Tra
         sites=taps.sites,
         row_hash=taps.row_hash,
         sketch=taps.sketch,
-        observer=ObserverCheck(
-            state="not run", why="rip did not send these requests, so it cannot repeat them"
-        ),
+        observer=observer_in_words(ObserverCheck(state="not run", reason="requests not sent")),
         not_seen=[*taps.not_seen, LAST_TOKEN],
     )
 

@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .errors import BadInput
+from .errors import BadInput, NewerVersion
 from .jsontext import (
     JsonObject,
     canonical_json,
@@ -188,7 +188,7 @@ class Document(Record):
             )
         version = int(match[2])
         if version > cls.VERSION:
-            raise BadInput(
+            raise NewerVersion(
                 f"{where}: written by a newer rip ({name}; this one reads up to {cls.schema_name()})",
                 "upgrade rip: pip install --upgrade rip-forensics",
             )
@@ -197,7 +197,13 @@ class Document(Record):
                 raise BadInput(
                     f"{where}: {name} is no longer readable", "create the file again with this rip"
                 )
-            fields = cls.UPGRADES[old](fields)
+            try:
+                fields = cls.UPGRADES[old](fields)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise BadInput(
+                    f"{where}: fields of {name} are missing or of a wrong type",
+                    "take the original file, or create it again",
+                ) from None
         return fields
 
     @model_serializer(mode="wrap")

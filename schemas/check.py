@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .base import Document, Real, Record
+from .base import Document, JsonObject, Real, Record, Upgrade
 from .choices import Mode
 from .claim import Claim
 
@@ -28,24 +29,42 @@ class CheckLine(Record):
     """One kind of result that had to be exactly equal, bit for bit."""
 
     what: Compared
-    state: Literal["equal", "differs", "not told"]
-    """`not told`: the engine returned none of it, so nothing was compared."""
+    state: Literal["equal", "differs", "not returned"]
+    """`not returned`: the engine returned none of it, so nothing was compared."""
     required: bool = True
     """Whether the check needs it."""
     compared: int
     """Steps compared: those before which the tokens are equal in both runs."""
     differing: int
-    untold: int = 0
+    not_returned: int = 0
     """Steps of which neither run returned it: these were not compared."""
     first: FirstDifference | None = None
     largest: Real | None = None
     """Largest absolute difference of a token's log-probability, in nats."""
 
 
+def _from_version_1(old: JsonObject) -> JsonObject:
+    """Version 1 had other names for some fields, and its sizes in the claim alone."""
+    held = old["claim"].get("held") or {}
+    new = {name: value for name, value in old.items() if name != "verdict"}
+    new["sentence"] = old["verdict"]
+    new["sequences"], new["tokens"] = held["sequences"], held["tokens"]
+    new["prompt_lengths"] = held["prompt_lengths"]
+    new["lines"] = [_line_from_version_1(line) for line in old["lines"]]
+    return new
+
+
+def _line_from_version_1(old: JsonObject) -> JsonObject:
+    new = {"not_returned" if name == "untold" else name: value for name, value in old.items()}
+    return {**new, "state": "not returned"} if old["state"] == "not told" else new
+
+
 class Check(Document):
     """The result of `rip check batch-invariance`."""
 
     KIND: ClassVar[str] = "check"
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _from_version_1}
 
     tool_version: str
     created: str
@@ -55,6 +74,12 @@ class Check(Document):
     mode: Mode
     sampled: bool
     """At temperature 1 with a seed for each sequence: only the tokens must be equal."""
+    sequences: int
+    """How many ran."""
+    tokens: int
+    """Generated tokens of each."""
+    prompt_lengths: list[int]
+    """The shortest and the longest prompt, in tokens."""
     batch: int
     """Sequences that ran together."""
     together: Together
@@ -62,7 +87,8 @@ class Check(Document):
     claim: Claim
     """What was claimed and where: the check says nothing beyond it."""
     holds: bool
-    verdict: str
+    sentence: str = ""
+    """The result in words, for readers; made from the rest."""
     lines: list[CheckLine]
     alone: str
     """File name of the trace of the sequences one by one."""

@@ -98,6 +98,10 @@ class BadInput(RipError):
     """A file, an option or a value cannot be used."""
 
 
+class NewerVersion(BadInput):
+    """A whole document, but of a version that a newer rip wrote."""
+
+
 class MissingPackage(RipError):
     """A Python package that this command needs is not installed."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .base import Document, Record
+from .base import Document, JsonObject, Record, Upgrade
 from .choices import NarrowLevel as NarrowLevel
+from .findings.reasons import Reason
+from .findings.statement import Location
 from .sequences import Proportion
 
 NarrowOutcome = Literal["same", "diverges", "failed", "undecided"]
@@ -22,6 +26,27 @@ class VariedSetting(Record):
     bad: str | None = None
 
 
+class RunDifference(Record):
+    """How a run first differs from the reference."""
+
+    of: Literal["token", "text", "site", "logprobs", "bits", "not known"]
+    """`bits`: no site and no token is known to differ. `not known`: from a document of version 1, whose words
+    stand in `at.text`."""
+    at: Location | None = None
+    """Where; without a `step` a token is in the prompt."""
+    why: list[Reason] = []
+    """Of `bits`: why the bits are not equal."""
+
+
+class RunFailure(Record):
+    """Why a run could not be made or compared."""
+
+    kind: Literal["replay failed", "no trace", "nothing compared", "not known"]
+    """`no trace`: the replay ended without one. `not known`: from a document of version 1."""
+    message: str | None = None
+    """Of the error."""
+
+
 class NarrowObservation(Record):
     """One run, compared with the first run of the good lane."""
 
@@ -29,10 +54,10 @@ class NarrowObservation(Record):
     """File name of its trace; absent: it could not be run or compared."""
     diverges: dict[NarrowLevel, bool] = {}
     """By level; empty where it could not be run or compared."""
-    where: dict[NarrowLevel, str] = {}
+    first: dict[NarrowLevel, RunDifference] = {}
     """The first difference at each level that it does not keep."""
-    why: str | None = None
-    """Why it could not be run or compared."""
+    failure: RunFailure | None = None
+    """Absent: it was run and compared."""
     seconds: float = 0.0
 
 
@@ -58,21 +83,49 @@ class MinimalSet(Record):
     """Name of the configuration that has exactly them on."""
     without: dict[str, str] = {}
     """Setting → name of the configuration that has all of them on but this one."""
-    unjudged: list[str] = []
+    undecided: list[str] = []
     """Settings of which it is not known whether they are needed: without them the run failed, or its outcome
     stayed undecided."""
+
+
+def _from_version_1(old: JsonObject) -> JsonObject:
+    """Version 1 held sentences and quoted commands, and had other names for some fields."""
+    renamed = {"asked": "digest", "asked_parts": "digests"}
+    new = {renamed.get(name, name): value for name, value in old.items()}
+    new["commands"] = [shlex.split(line) for line in old.get("commands", [])]
+    new["found"] = [
+        {"undecided" if name == "unjudged" else name: value for name, value in one.items()}
+        for one in old.get("found", [])
+    ]
+    new["configurations"] = [
+        {**one, "observations": [_observation_from_version_1(run) for run in one["observations"]]}
+        for one in old["configurations"]
+    ]
+    return new
+
+
+def _observation_from_version_1(old: JsonObject) -> JsonObject:
+    new = {name: value for name, value in old.items() if name not in ("where", "why")}
+    new["first"] = {
+        level: {"of": "not known", "at": {"text": text}} for level, text in old.get("where", {}).items()
+    }
+    if old.get("why") is not None:
+        new["failure"] = {"kind": "not known", "message": old["why"]}
+    return new
 
 
 class Narrow(Document):
     """The result of `rip narrow`, and while it runs its memory."""
 
     KIND: ClassVar[str] = "narrow"
+    VERSION: ClassVar[int] = 2
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _from_version_1}
 
     tool_version: str
     created: str
-    asked: str
+    digest: str
     """Hex SHA-256 of requests and lanes: a search is continued only with the same ones."""
-    asked_parts: dict[str, str] | None = None
+    digests: dict[str, str] | None = None
     """The same of each part: `rip` (its version), `requests`, `options`, and the lanes `good` and `bad`;
     absent in documents that did not keep it."""
     requests: str
@@ -83,12 +136,12 @@ class Narrow(Document):
     """Runs that a configuration gets at most to decide its outcome."""
     state: NarrowState
     sentence: str = ""
-    """The result in words."""
+    """The result in words, for readers; made from the rest."""
     varied: list[VariedSetting]
     found: list[MinimalSet] = []
     rest: str | None = None
     """Name of the configuration with everything on but what was found."""
     configurations: list[Configuration]
     """In the order of their first runs. The first is the good lane; its first run is the reference."""
-    commands: list[str] = []
-    """What runs the two deciding configurations again and compares them."""
+    commands: list[list[str]] = []
+    """Argument lists that compare the two deciding configurations, run them again, and compare those."""

@@ -191,13 +191,35 @@ class SequenceResult(Record):
     """What the server said of itself with the answer: `model`, `system_fingerprint`."""
 
 
+ObserverReason = Literal[
+    "no sites captured", "run failed", "no logits", "own loop", "requests not sent", "changed"
+]
+
+
 class ObserverCheck(Record):
-    """One sequence repeated with taps off: did observing change the result?"""
+    """One sequence repeated with taps off: did observing change the result?
+
+    Beyond `state` the data are absent from traces that were written before they were recorded.
+    """
 
     state: Literal["equal", "changed", "not run"]
+    reason: ObserverReason | None = None
+    """Why it was not run, or is not equal. `own loop`: of a program of the user's own. `requests not sent`:
+    they were not rip's."""
+    error: str | None = None
+    """Of `run failed`: its message."""
+    of: Literal["logits hashes", "top-K log-probabilities"] | None = None
+    """What had to be equal, …"""
+    rows: int | None = None
+    """… in so many rows …"""
+    requests: list[str] | None = None
+    """… of these requests."""
+    alone: bool | None = None
+    """The first sequence ran alone, as the engine's scheduler decides which of them share a pass."""
     compared: str = ""
-    """What had to be equal: `logits hashes of 24 steps`."""
+    """What had to be equal, in words, for readers."""
     why: str | None = None
+    """The reason in words, for readers."""
 
 
 class Finding(Record):
@@ -235,7 +257,9 @@ class TraceHeader(Document):
     """Name of the row hash, with every parameter that changes it."""
     sketch: str = ""
     """Name of the sketch, likewise."""
-    observer: ObserverCheck = ObserverCheck(state="not run", why="no sites were captured")
+    observer: ObserverCheck = ObserverCheck(
+        state="not run", reason="no sites captured", why="no sites were captured"
+    )
     seconds: dict[str, float] = {}
     """Wall times: `load`, `replay`, `observer`."""
     findings: list[str] = []

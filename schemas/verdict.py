@@ -254,12 +254,33 @@ def _from_version_1(old: JsonObject) -> JsonObject:
     return new
 
 
+def _from_version_2(old: JsonObject) -> JsonObject:
+    """Version 2 held sentences of a zoom: each stands on, as data of the kind `sentence`."""
+    zoom = old.get("zoom")
+    if zoom is None:
+        return old
+
+    def sentence(text: str | None) -> JsonObject | None:
+        return None if text is None else {"kind": "sentence", "text": text}
+
+    new = {**zoom, "notes": [sentence(text) for text in zoom.get("notes", [])]}
+    for side in ("a", "b"):
+        where = zoom[side].get("where")
+        new[side] = {**zoom[side], "where": None if where is None else {"text": where}}
+    if (finding := zoom.get("finding")) is not None:
+        kept = {name: value for name, value in finding.items() if name != "sentence"}
+        new["finding"] = {**kept, "shows": sentence(finding["sentence"])}
+    if (transplant := zoom.get("transplant")) is not None:
+        new["transplant"] = {**transplant, "why": sentence(transplant.get("why"))}
+    return {**old, "zoom": new}
+
+
 class Verdict(Document):
     """The result of `rip diverge`."""
 
     KIND: ClassVar[str] = "verdict"
-    VERSION: ClassVar[int] = 2
-    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _from_version_1}
+    VERSION: ClassVar[int] = 3
+    UPGRADES: ClassVar[Mapping[int, Upgrade]] = {1: _from_version_1, 2: _from_version_2}
 
     tool_version: str
     created: str

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .base import Real, Record
+from .findings.ops import NotProven, OpsShow, ZoomNote
+from .findings.statement import Location
 from .recorded_ops import OpTrace
 from .trace import Site
 
@@ -43,6 +45,14 @@ class ZoomOp(Record):
     outputs: list[ZoomTensor] = []
 
 
+class InputOf(Record):
+    """An input of an op."""
+
+    op: str
+    module: str
+    tensor: str
+
+
 class OpFinding(Record):
     """The first difference in a module's ops."""
 
@@ -50,7 +60,10 @@ class OpFinding(Record):
     """`op`: one op has a different output for equal inputs. `block`: different ops run. `weight`: a
     parameter differs. `outside`: a tensor that was made before this pass, or outside the recorded modules,
     differs (a KV cache, positions). `unknown`: tensors could not be compared. `none`: nothing differs."""
-    sentence: str
+    shows: OpsShow
+    """The same as data, with its sentence."""
+    through: InputOf | None = None
+    """The input through which a difference came that a different module of the pass made."""
     a: list[ZoomOp] = []
     """The op, or the block of ops, in A."""
     b: list[ZoomOp] = []
@@ -87,7 +100,7 @@ class SideCheck(Record):
     state: Literal["repeated", "not repeated", "not recorded"]
     rows: int = 0
     """Row hashes compared."""
-    where: str | None = None
+    where: Location | None = None
     """The first row that was not repeated."""
 
 
@@ -117,7 +130,7 @@ class Transplant(Record):
     """Logits compared."""
     logits_equal: int = 0
     """Those that are equal with A's rows, or A's logits, in their places."""
-    why: str | None = None
+    why: NotProven | None = None
 
 
 class Zoom(Record):
@@ -134,7 +147,7 @@ class Zoom(Record):
     """The re-runs differ first at this position and site too."""
     finding: OpFinding | None = None
     transplant: Transplant = Transplant(state="not run")
-    notes: list[str] = []
+    notes: list[ZoomNote] = []
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def tokens_of(trace: Path) -> dict[str, list[int]]:
 def test_two_identical_replays_are_equal_bit_for_bit(traces: Path) -> None:
     code, verdict = diverge(traces, "alone.parquet", "again.parquet")
     assert code == 0
-    assert verdict["schema"] == "rip.verdict/2"
+    assert verdict["schema"] == "rip.verdict/3"
     assert verdict["level"] == "bitwise"
     assert verdict["first_token"] is None
     assert verdict["first_site"] is None

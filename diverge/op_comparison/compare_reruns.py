@@ -8,6 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...schemas.findings.ops import (
+    FoundElsewhere,
+    NotReproduced,
+    NotTransplanted,
+    RunsEqual,
+    SitesRetyped,
+    ZoomNote,
+)
+from ...schemas.findings.statement import Location as Place
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import OpFinding, Rerun, RunSide, SideCheck, SideRun, Transplant, Zoom
 from ..reading.load import site_key
@@ -70,7 +79,7 @@ def zoom(run_a: RunSide, run_b: RunSide, target: ZoomTarget = ZoomTarget(), say:
     keep_from = location.position if dtypes_differ else min(location.position, first.position)
     if aim is None or location != aim or keep_from < aim.position:
         a, b = reruns.by_op(location, keep_from)
-    transplant = Transplant(state="not run", why="the sites of B have a different dtype, so no row of A fits")
+    transplant = Transplant(state="not run", why=NotTransplanted(kind="dtypes differ"))
     if not dtypes_differ:
         patched = reruns.patched(a)
         transplant = transplanted(a, patched)
@@ -139,17 +148,14 @@ class _Reruns:
 
 
 def _equal(
-    target: ZoomTarget, aim: Location | None, checks: tuple[SideCheck, SideCheck], notes: list[str]
+    target: ZoomTarget, aim: Location | None, checks: tuple[SideCheck, SideCheck], notes: list[ZoomNote]
 ) -> Zoom:
     """The re-runs do not differ."""
     finding = None
     if aim is None:
-        finding = OpFinding(kind="none", sentence="the runs are equal, rows and logits")
+        finding = OpFinding(kind="none", shows=RunsEqual())
     else:
-        notes = [
-            *notes,
-            "the re-runs are equal, rows and logits: the difference of the traces was not reproduced",
-        ]
+        notes = [*notes, NotReproduced()]
     return Zoom(
         request_id=target.request_id,
         sample=target.sample,
@@ -159,30 +165,21 @@ def _equal(
         b=checks[1],
         seen_again=False,
         finding=finding,
-        transplant=Transplant(state="not run", why="the re-runs do not differ"),
+        transplant=Transplant(state="not run", why=NotTransplanted(kind="runs equal")),
         notes=notes,
     )
 
 
-def _dtype_notes(a: SideRun, b: SideRun) -> list[str]:
+def _dtype_notes(a: SideRun, b: SideRun) -> list[ZoomNote]:
     dtypes_b = {site_key(site): site.dtype for site in b.sites}
     sites = [site.label() for site in a.sites if dtypes_b.get(site_key(site), site.dtype) != site.dtype]
-    if not sites:
-        return []
-    return [
-        f"{len(sites)} sites have a different dtype in B, so their hashes always differ: first {sites[0]}"
-    ]
+    return [SitesRetyped(sites=len(sites), first=sites[0])] if sites else []
 
 
-def _elsewhere(expected: FirstSite, location: Location) -> str:
+def _elsewhere(expected: FirstSite, location: Location) -> FoundElsewhere:
     recorded = label_of((expected.site, expected.occurrence, expected.part))
-    found = f"{location.label or 'the logits'} at position {location.position}"
-    if not expected.is_origin:
-        return (
-            f"in the traces the first observed difference is {recorded} at position {expected.position}, "
-            f"which is not an origin; the re-runs observe every site, and differ first at {found}"
-        )
-    return (
-        f"the traces differ first at {recorded} at position {expected.position}, "
-        f"the re-runs at {found}: what follows is about the re-runs"
+    return FoundElsewhere(
+        recorded=Place(position=expected.position, site=recorded),
+        found=Place(position=location.position, site=location.label or None),
+        is_origin=expected.is_origin,
     )

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...schemas.findings.ops import InputDiffers, OpDiffers, OpsDiffer, WeightDiffers
 from ...schemas.recorded_ops import Op, OpTensor, OpTrace
-from ...schemas.zoom import OpFinding
+from ...schemas.zoom import InputOf, OpFinding
 from .align_ops import Step, is_view, zoom_op
 from .tensors import Equality, Gap, compare, gap
 
 _LISTED_OPS = 24
 """Ops of a block that a finding lists on each side."""
-_ROOT = "the model itself"
-"""In place of an empty module path."""
 
 Pair = tuple[OpTensor, OpTensor, Equality]
 """An input in A, its counterpart in B, compared."""
@@ -51,12 +50,14 @@ def outside_finding(ops: ComparedOps, left: OpTensor, right: OpTensor, a: OpTrac
         else None
         for tensor, trace in ((left, a), (right, b))
     ]
-    source = "a different module of this pass made it"
-    if makers == [None, None]:
-        source = "it was made before this pass (a KV cache, positions, a mask)"
     return OpFinding(
         kind="outside",
-        sentence=f"{_input_differs(ops.a.name, ops.a.module, left.name)}, and {source}",
+        shows=InputDiffers(
+            tensor=left.name,
+            op=ops.a.name,
+            module=ops.a.module,
+            made_by="before this pass" if makers == [None, None] else "different module",
+        ),
         a=[zoom_op(ops.a)],
         b=[zoom_op(ops.b)],
         tensor=left.name,
@@ -76,17 +77,13 @@ def with_maker(taker: OpFinding, maker: OpFinding) -> OpFinding:
     op = taker.a[0]
     return maker.model_copy(
         update={
-            "sentence": f"{_input_differs(op.op, op.module, taker.tensor)}: {maker.sentence}",
+            "through": InputOf(op=op.op, module=op.module, tensor=taker.tensor or ""),
             "tensor": maker.tensor or taker.tensor,
             "matched": taker.matched,
             "only_a": taker.only_a,
             "only_b": taker.only_b,
         }
     )
-
-
-def _input_differs(op: str, module: str, tensor: str | None) -> str:
-    return f"the input {tensor!r} of {op} in {module or _ROOT} already differs"
 
 
 def _distance(found: Gap | None) -> dict[str, Any]:
@@ -103,15 +100,17 @@ def _distance(found: Gap | None) -> dict[str, Any]:
 
 
 def weight_finding(rest: Sequence[ComparedOps | Step], left: OpTensor, right: OpTensor) -> OpFinding:
-    how = "has different values in B"
-    if left.dtype != right.dtype:
-        how = f"is {left.dtype} in A and {right.dtype} in B"
     users = [item for item in rest if isinstance(item, ComparedOps) and left.parameter in _parameters(item.a)]
     user = next((item for item in users if not is_view(item.a.name)), users[0])
     return OpFinding(
         kind="weight",
-        sentence=f"the weight {left.parameter} {how}; "
-        f"{user.a.name} in {user.a.module or _ROOT} only reads it",
+        shows=WeightDiffers(
+            tensor=left.parameter,
+            dtype_a=left.dtype,
+            dtype_b=right.dtype,
+            op=user.a.name,
+            module=user.a.module,
+        ),
         a=[zoom_op(user.a)],
         b=[zoom_op(user.b)],
         tensor=left.parameter,
@@ -129,16 +128,15 @@ def op_finding(ops: ComparedOps, a: OpTrace, b: OpTrace) -> OpFinding:
         if compare(one, other, a, b) == "differs"
     )
     unknown = [left.name for left, _, state in ops.inputs if state == "unknown"]
-    sentence = f"{ops.a.name} in {ops.a.module or _ROOT}: equal inputs, different output"
-    if ops.a.arguments != ops.b.arguments:
-        sentence += (
-            f"; its arguments differ: {ops.a.arguments or 'none'} in A, {ops.b.arguments or 'none'} in B"
-        )
-    if unknown:
-        sentence += f" (not compared: {', '.join(unknown)})"
     return OpFinding(
         kind="unknown" if unknown and len(unknown) == len(ops.inputs) else "op",
-        sentence=sentence,
+        shows=OpDiffers(
+            op=ops.a.name,
+            module=ops.a.module,
+            arguments_a=ops.a.arguments,
+            arguments_b=ops.b.arguments,
+            not_compared=unknown,
+        ),
         a=[zoom_op(ops.a)],
         b=[zoom_op(ops.b)],
         **_distance(gap(*pair, a, b)),
@@ -178,8 +176,7 @@ def block_finding(
     only = [ops_of(compared[index], a, b) for index in steps]  # type: ignore[arg-type]
     return OpFinding(
         kind="block",
-        sentence=f"different ops in {call[0] or _ROOT}, with equal inputs and a different output: "
-        + _replaced(ops_a, ops_b, taker, only),
+        shows=_replaced(call[0], ops_a, ops_b, taker, only),
         a=[zoom_op(op) for op in ops_a[:_LISTED_OPS]],
         b=[zoom_op(op) for op in ops_b[:_LISTED_OPS]],
         left_out_a=sum(not is_view(op.name) for op in ops_a[_LISTED_OPS:]),
@@ -203,19 +200,20 @@ def _gap_after(
 
 
 def _replaced(
+    module: str,
     ops_a: Sequence[Op],
     ops_b: Sequence[Op],
     taker: ComparedOps | None,
     only: Sequence[tuple[Op | None, Op | None]],
-) -> str:
+) -> OpsDiffer:
     """Which ops replace which."""
     only_a = [one for one, _ in only if one is not None]
     only_b = [other for _, other in only if other is not None]
     if (only_a and only_b) or (taker is None and ops_a and ops_b):
         # Also where an op has a counterpart, which then takes or gives something else.
-        return f"{_names(ops_a)} in A, {_names(ops_b)} in B"
-    side, ops = ("A", only_a) if only_a else ("B", only_b)
-    return f"only {side} runs {_names(ops)}" + (f" before {taker.a.name}" if taker else "")
+        return OpsDiffer(module=module, a=_names(ops_a), b=_names(ops_b))
+    before = taker.a.name if taker else None
+    return OpsDiffer(module=module, a=_names(only_a), b=[] if only_a else _names(only_b), before=before)
 
 
 def ops_of(step: Step, a: OpTrace, b: OpTrace) -> tuple[Op | None, Op | None]:
@@ -230,8 +228,7 @@ def _call_of(item: ComparedOps | Step, a: OpTrace, b: OpTrace) -> tuple[str, int
     return op.module, op.call
 
 
-def _names(ops: Sequence[Op]) -> str:
-    """The names of a few ops that compute; views only where there is nothing else."""
+def _names(ops: Sequence[Op]) -> list[str]:
+    """The names of the ops that compute; views only where there is nothing else."""
     computing = [op.name for op in ops if not is_view(op.name)] or [op.name for op in ops]
-    names = list(dict.fromkeys(computing))
-    return " → ".join(names[:6]) + (f" … ({len(names) - 6} more)" if len(names) > 6 else "")
+    return list(dict.fromkeys(computing))

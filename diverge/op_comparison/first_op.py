@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...schemas.findings.ops import NoOpDiffers
 from ...schemas.recorded_ops import Op, OpTrace
 from ...schemas.zoom import OpFinding
 from .align_ops import Step, align_ops, is_view
@@ -96,10 +97,9 @@ def _find(a: OpTrace, b: OpTrace, steps: Sequence[Step]) -> OpFinding:
     if unread is not None:
         return _differing_input(*unread, compared, a, b)
     unknown = sum(isinstance(item, ComparedOps) and item.uncomparable for item in compared)
-    sentence = f"none of the {len(compared) - len(unmatched)} ops that both sides run is known to differ"
-    sentence += f"; {len(unmatched)} run on one side only" if unmatched else ""
-    sentence += f"; {unknown} could not be compared" if unknown else ""
-    return OpFinding(kind="unknown" if unknown else "none", sentence=sentence)
+    matched = len(compared) - len(unmatched)
+    shows = NoOpDiffers(matched=matched, one_side=len(unmatched), not_comparable=unknown)
+    return OpFinding(kind="unknown" if unknown else "none", shows=shows)
 
 
 def _ends_equal(a: OpTrace, b: OpTrace) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...schemas.errors import BadInput
+from ...schemas.findings.statement import Location
 from ...schemas.zoom import SideCheck, SideRun
 from ..reading.load import DAMAGE, Group, SiteKey, damaged, open_trace, site_key
 
@@ -80,7 +81,6 @@ def check(run: SideRun, known: Recorded | None) -> SideCheck:
                 continue
             compared += 1
             if run.row_hashes[position][column] != digest:
-                return SideCheck(
-                    state="not repeated", rows=compared, where=f"position {position} site {labels[column]}"
-                )
+                where = Location(position=position, site=labels[column])
+                return SideCheck(state="not repeated", rows=compared, where=where)
     return SideCheck(state="repeated" if compared else "not recorded", rows=compared)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ...schemas.findings.ops import NotTransplanted, StillDiffers
+from ...schemas.findings.statement import Location
 from ...schemas.zoom import SideRun, Transplant, TransplantedSite
 from ..reading.load import site_key
 
@@ -20,7 +22,7 @@ def transplanted(a: SideRun, patched: SideRun) -> Transplant:
             equal inputs, so each is an origin.
     """
     if a.kept is None:
-        return Transplant(state="not run", why="no rows of A were kept")
+        return Transplant(state="not run", why=NotTransplanted(kind="no rows kept"))
     first, stop = a.kept.first, min(a.kept.stop, len(a.row_hashes), len(patched.row_hashes))
     by_site: dict[int, list[int]] = defaultdict(list)
     for position, index in sorted(patched.patched):
@@ -36,15 +38,15 @@ def transplanted(a: SideRun, patched: SideRun) -> Transplant:
     ]
     by_head = [at for at in logits if a.logits_hashes[at] != patched.logits_hashes[at]]
     left = _left_differing(a, patched, first, stop)
-    why = None
+    why: StillDiffers | NotTransplanted | None = None
     if left is not None:
-        why = f"{left[1]} at position {left[0]} still differs, and A's row does not fit there"
+        why = StillDiffers(at=left)
     elif by_head:  # behind rows that are all A's
         origins.append(
             TransplantedSite(site=LOGITS, positions=len(by_head), first=by_head[0], last=by_head[-1])
         )
     elif not logits:
-        why = "no logits were computed from the first difference on"
+        why = NotTransplanted(kind="no logits")
     last = max((position for position in range(first, stop) if any(a.row_hashes[position])), default=first)
     return Transplant(
         state="proven" if why is None else "not proven",
@@ -57,7 +59,7 @@ def transplanted(a: SideRun, patched: SideRun) -> Transplant:
     )
 
 
-def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> tuple[int, str] | None:
+def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> Location | None:
     """The first row that still differs though A's rows were put in."""
     index_of = {site_key(site): index for index, site in enumerate(patched.sites)}
     for position in range(first, stop):
@@ -67,5 +69,5 @@ def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> tupl
                 continue
             digests = a.row_hashes[position][index], patched.row_hashes[position][other]
             if all(digests) and digests[0] != digests[1]:
-                return position, site.label()
+                return Location(position=position, site=site.label())
     return None

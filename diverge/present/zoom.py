@@ -3,42 +3,186 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from ...schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
+from ...schemas.findings import ops
+from ...schemas.findings.statement import Location, Sentence, Statement
+from ...schemas.zoom import InputOf, OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from ..op_comparison.align_ops import is_view
 from .format import number, plural
 
 _SHOWN_SITES = 4
 _SHOWN_OPS = 8
+_NAMED_OPS = 6
+_ROOT = "the model itself"
+"""In place of an empty module path."""
+
+Some = TypeVar("Some", bound=Statement)
 
 
 def zoom_lines(zoom: Zoom) -> list[str]:
     """Sentences for the terminal, the most important first."""
     lines = [proof_line(zoom)]
     if zoom.finding is not None:
-        lines.append(f"op: {zoom.finding.sentence}")
+        lines.append(f"op: {finding_sentence(zoom.finding)}")
         lines += _details(zoom.finding)
     lines.append(_repeats("A", zoom.a) + "; " + _repeats("B", zoom.b))
-    return lines + zoom.notes
+    return lines + [sentence(note) for note in zoom.notes]
+
+
+def zoom_with_sentences(zoom: Zoom) -> Zoom:
+    """The same, with the sentence of each finding beside its data, as it is written."""
+    changed: dict[str, Any] = {"notes": [_worded(note) for note in zoom.notes]}
+    for name, check in (("a", zoom.a), ("b", zoom.b)):
+        if check.where is not None:
+            where = check.where.model_copy(update={"text": _place(check.where)})
+            changed[name] = check.model_copy(update={"where": where})
+    if zoom.finding is not None:
+        shows = zoom.finding.shows.model_copy(update={"text": finding_sentence(zoom.finding)})
+        changed["finding"] = zoom.finding.model_copy(update={"shows": shows})
+    if zoom.transplant.why is not None:
+        changed["transplant"] = zoom.transplant.model_copy(update={"why": _worded(zoom.transplant.why)})
+    return zoom.model_copy(update=changed)
+
+
+def _worded(found: Some) -> Some:
+    return found.model_copy(update={"text": sentence(found)})
+
+
+def finding_sentence(finding: OpFinding) -> str:
+    """What the ops show, and through which input it came."""
+    said = sentence(finding.shows)
+    return said if finding.through is None else f"{_input_differs(finding.through)}: {said}"
+
+
+def sentence(found: Statement) -> str:
+    """The sentence of one finding of a zoom; of a document of version 2 what it said."""
+    return SENTENCES[type(found)](found)
+
+
+def _op_differs(found: ops.OpDiffers) -> str:
+    said = f"{found.op} in {found.module or _ROOT}: equal inputs, different output"
+    if found.arguments_a != found.arguments_b:
+        said += (
+            f"; its arguments differ: {found.arguments_a or 'none'} in A, {found.arguments_b or 'none'} in B"
+        )
+    return said + (f" (not compared: {', '.join(found.not_compared)})" if found.not_compared else "")
+
+
+def _ops_differ(found: ops.OpsDiffer) -> str:
+    if found.a and found.b:
+        which = f"{_names(found.a)} in A, {_names(found.b)} in B"
+    else:
+        side, names = ("A", found.a) if found.a else ("B", found.b)
+        which = f"only {side} runs {_names(names)}" + (f" before {found.before}" if found.before else "")
+    return f"different ops in {found.module or _ROOT}, with equal inputs and a different output: {which}"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_OPS
+    return " → ".join(names[:_NAMED_OPS]) + (f" … ({more} more)" if more > 0 else "")
+
+
+def _weight_differs(found: ops.WeightDiffers) -> str:
+    how = "has different values in B"
+    if found.dtype_a != found.dtype_b:
+        how = f"is {found.dtype_a} in A and {found.dtype_b} in B"
+    return f"the weight {found.tensor} {how}; {found.op} in {found.module or _ROOT} only reads it"
+
+
+def _input_differs(found: ops.InputDiffers | InputOf) -> str:
+    return f"the input {found.tensor!r} of {found.op} in {found.module or _ROOT} already differs"
+
+
+def _outside(found: ops.InputDiffers) -> str:
+    source = "a different module of this pass made it"
+    if found.made_by == "before this pass":
+        source = "it was made before this pass (a KV cache, positions, a mask)"
+    return f"{_input_differs(found)}, and {source}"
+
+
+def _no_op_differs(found: ops.NoOpDiffers) -> str:
+    said = f"none of the {found.matched} ops that both sides run is known to differ"
+    said += f"; {found.one_side} run on one side only" if found.one_side else ""
+    return said + (f"; {found.not_comparable} could not be compared" if found.not_comparable else "")
+
+
+_NOT_TRANSPLANTED = {
+    "dtypes differ": "the sites of B have a different dtype, so no row of A fits",
+    "runs equal": "the re-runs do not differ",
+    "no rows kept": "no rows of A were kept",
+    "no logits": "no logits were computed from the first difference on",
+}
+
+
+def _still_differs(found: ops.StillDiffers) -> str:
+    return f"{_row(found.at)} still differs, and A's row does not fit there"
+
+
+def _sites_retyped(found: ops.SitesRetyped) -> str:
+    return (
+        f"{found.sites} sites have a different dtype in B, so their hashes always differ: first {found.first}"
+    )
+
+
+def _found_elsewhere(found: ops.FoundElsewhere) -> str:
+    if not found.is_origin:
+        return (
+            f"in the traces the first observed difference is {_row(found.recorded)}, which is not an origin; "
+            f"the re-runs observe every site, and differ first at {_row(found.found)}"
+        )
+    return (
+        f"the traces differ first at {_row(found.recorded)}, the re-runs at {_row(found.found)}: "
+        "what follows is about the re-runs"
+    )
+
+
+def _row(at: Location) -> str:
+    return f"{at.site or 'the logits'} at position {at.position}"
+
+
+SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
+    Sentence: lambda found: found.text or "",
+    ops.OpDiffers: _op_differs,
+    ops.OpsDiffer: _ops_differ,
+    ops.WeightDiffers: _weight_differs,
+    ops.InputDiffers: _outside,
+    ops.NoOpDiffers: _no_op_differs,
+    ops.RunsEqual: lambda _: "the runs are equal, rows and logits",
+    ops.NotTransplanted: lambda found: _NOT_TRANSPLANTED[found.kind],
+    ops.StillDiffers: _still_differs,
+    ops.SitesRetyped: _sites_retyped,
+    ops.NotReproduced: lambda _: (
+        "the re-runs are equal, rows and logits: the difference of the traces was not reproduced"
+    ),
+    ops.FoundElsewhere: _found_elsewhere,
+    ops.ModelFilesChanged: lambda found: (
+        f"the files of {found.model} have changed since {found.trace} was recorded"
+    ),
+}
 
 
 def proof_line(zoom: Zoom) -> str:
     """One sentence: what is proven."""
     found = zoom.transplant
     if found.state == "not run":
-        return f"not proven: {found.why}" if found.why else "not proven"
+        return f"not proven: {sentence(found.why)}" if found.why else "not proven"
     if found.state == "proven" and [origin.site for origin in found.origins] == ["logits"]:
         where = _at(found.origins)
         return f"proven: all rows of B equal A's and its logits differ ({where}): the head is the origin"
     sites = _sites(found)
     if found.state == "not proven":
-        return f"not proven: with A's rows at {sites}, B does not follow A: {found.why}"
+        return f"not proven: with A's rows at {sites}, B does not follow A: {_why(found)}"
     count = len(found.origins)
     start = f"proven, {plural(count, 'origin')}" if count > 1 else "proven"
     if not zoom.seen_again:
         start += " for the re-runs only"
     return f"{start}: with A's rows at {sites}, B follows A to position {found.last}, {_logits(found)}"
+
+
+def _why(found: Transplant) -> str:
+    return "" if found.why is None else sentence(found.why)
 
 
 def _logits(found: Transplant) -> str:
@@ -136,4 +280,10 @@ def _repeats(name: str, found: SideCheck) -> str:
         return f"{name} repeats its trace ({found.rows:,} row hashes equal)"
     if found.state == "not recorded":
         return f"{name}'s trace has no row to check the re-run against"
-    return f"{name} does not repeat its trace: the row at {found.where} differs"
+    where = "" if found.where is None else _place(found.where)
+    return f"{name} does not repeat its trace: the row at {where} differs"
+
+
+def _place(at: Location) -> str:
+    """A row; of a document of version 2 what it said."""
+    return at.text or "" if at.position is None else f"position {at.position} site {at.site}"

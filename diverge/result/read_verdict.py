@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...schemas.errors import BadInput
+from ...schemas.errors import BadInput, NewerVersion
 from ...schemas.verdict import Verdict
 from .tables import SUMMARY_FILE
 
@@ -29,7 +29,7 @@ def read_verdict(folder: Path) -> Verdict:
             f"{folder} is not a result of rip diverge: {summary.name}: {error.strerror}",
             "give the folder that rip diverge wrote with -o",
         ) from None
+    except NewerVersion:
+        raise
     except BadInput as error:
-        if error.fix.startswith("upgrade rip"):  # whole, but of a newer rip
-            raise
         raise BadInput(error.message, REPEAT_DIVERGE) from None

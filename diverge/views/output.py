@@ -51,20 +51,26 @@ def write_parquet(rows: Rows, file: IO[bytes]) -> None:
             writer.write_batch(batch)
 
 
-def first_rows(rows: Rows, limit: int) -> tuple[list[list[str]], bool, bool]:
-    """The first rows as text for a table.
+def first_rows(rows: Rows, limit: int) -> tuple[list[list[str | None]], bool, bool]:
+    """The first rows as text for a table; None where a value is NULL.
 
     Returns:
         The cells, whether more rows follow, and whether a long cell was cut.
     """
-    cells: list[list[str]] = []
+    cells: list[list[str | None]] = []
     cut = False
     for values in _python_rows(rows):
         if len(cells) == limit:
             return cells, True, cut
-        texts = ["NULL" if value is None else visible(_flat_text(value)) for value in values]
-        cut = cut or any(len(text) > MAX_CELL for text in texts)
-        cells.append([text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…" for text in texts])
+        texts = [None if value is None else visible(_flat_text(value)) for value in values]
+        long = [text is not None and len(text) > MAX_CELL for text in texts]
+        cut = cut or any(long)
+        cells.append(
+            [
+                text[: MAX_CELL - 1] + "…" if text is not None and is_long else text
+                for text, is_long in zip(texts, long, strict=True)
+            ]
+        )
     return cells, False, cut
 
 

@@ -46,7 +46,7 @@ def create_zoom(connection: duckdb.DuckDBPyConnection, found: Zoom | None) -> No
         if finding is not None:
             numbers = (finding.max_abs_diff, finding.differing, finding.elements)
             named = (_names(finding.a), _names(finding.b), finding.tensor)
-            ops = (finding.kind, finding.sentence, *named, *numbers)
+            ops = (finding.kind, finding.shows.text, *named, *numbers)
         origins: list[tuple[object, ...]] = [
             (one.site, one.positions, one.first, one.last) for one in done.origins
         ]

@@ -61,7 +61,7 @@ def compare(alone: Path, batched: Path, required: Sequence[str]) -> list[CheckLi
 
 
 def _line(what: str, field: str, pairs: Sequence[tuple[str, Steps, Steps]], required: bool) -> CheckLine:
-    compared = differing = untold = 0
+    compared = differing = not_returned = 0
     first: FirstDifference | None = None
     largest: float | None = None
     for name, a, b in pairs:
@@ -78,7 +78,7 @@ def _line(what: str, field: str, pairs: Sequence[tuple[str, Steps, Steps]], requ
             x = left[step] if step < len(left) else None
             y = right[step] if step < len(right) else None
             if x is None and y is None:
-                untold += 1
+                not_returned += 1
                 continue
             compared += 1
             if field == "logprobs" and x is not None and y is not None:
@@ -88,14 +88,14 @@ def _line(what: str, field: str, pairs: Sequence[tuple[str, Steps, Steps]], requ
                 continue
             differing += 1
             first = first or _difference(name, step, x, y, ranked=field.startswith("top"))
-    state = "not told" if not compared else "differs" if differing else "equal"
+    state = "not returned" if not compared else "differs" if differing else "equal"
     return CheckLine(
         what=what,  # type: ignore[arg-type]
         state=state,  # type: ignore[arg-type]
         required=required,
         compared=compared,
         differing=differing,
-        untold=untold,
+        not_returned=not_returned,
         first=first,
         largest=largest,
     )

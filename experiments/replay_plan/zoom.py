@@ -25,12 +25,12 @@ class ZoomTarget:
     Attributes:
         position: Index of the token, prompt included.
         modules: Pattern for the paths of modules; empty: all of them.
-        description: The modules in words, for messages.
+        module: The one that was named, with all below it; None: those that the pattern matches.
     """
 
     position: int
     modules: str
-    description: str
+    module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def zoom_target(text: str, sites: str | None, capture: CaptureLevel, out: Path, 
         )
     check_output_file(zoom_path(out), force)
     if not match[2]:
-        return ZoomTarget(int(match[1]), sites or "", f"that matches {sites}")
+        return ZoomTarget(int(match[1]), sites or "")
     module = re.split("[#:]", match[2])[0]  # a site's label may go on with its occurrence and part
     return ZoomTarget(int(match[1]), rf"^{re.escape(module)}(\.|$)", module)
 
@@ -142,7 +142,7 @@ def recording_engine(
         )
         lengths.append(len(request.prompt) + tokens)
     check_reached(target.position, max(lengths))
-    check_modules(engine, target.modules, target.description)
+    check_modules(engine, target.modules, target.module)
     return OpRecordingEngine(engine, target.position, target.modules)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ...diverge.present.findings.sentence import where, why
-from ...diverge.present.format import request_name, site_label
-from ...schemas.narrow import NarrowLevel
+from ...schemas.findings.statement import Location
+from ...schemas.narrow import NarrowLevel, RunDifference
 from ...schemas.verdict import Verdict
 
 
-def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, str]]:
+def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, RunDifference]]:
     """Does the run diverge, by level, and where first.
 
     Where an engine returns less than a level needs, what it returns decides: texts without token ids,
@@ -25,33 +24,38 @@ def judge(verdict: Verdict) -> tuple[dict[NarrowLevel, bool], dict[NarrowLevel, 
         or verdict.first_site is not None
         or verdict.first_logprob is not None
     )
-    first_at: dict[NarrowLevel, str] = {}
+    first: dict[NarrowLevel, RunDifference] = {}
     if token:
-        first_at["token"] = _first_token(verdict)
+        first["token"] = _first_token(verdict)
     if bitwise:
-        first_at["bitwise"] = _first_bit(verdict)
-    return {"token": token, "bitwise": bitwise}, first_at
+        first["bitwise"] = _first_bit(verdict)
+    return {"token": token, "bitwise": bitwise}, first
 
 
-def _first_token(verdict: Verdict) -> str:
+def _first_token(verdict: Verdict) -> RunDifference:
     token, text = verdict.first_token, verdict.first_text
     if token is not None:
-        at = f"position {token.position}, in the prompt" if token.step is None else f"step {token.step}"
-        return f"{request_name(token.request_id, token.sample)}, {at}"
+        at = Location(
+            request_id=token.request_id, sample=token.sample, position=token.position, step=token.step
+        )
+        return RunDifference(of="token", at=at)
     if text is not None:
-        return f"{request_name(text.request_id, text.sample)}, character {text.character}"
-    return "tokens differ"
+        at = Location(request_id=text.request_id, sample=text.sample, character=text.character)
+        return RunDifference(of="text", at=at)
+    return RunDifference(of="token")
 
 
-def _first_bit(verdict: Verdict) -> str:
+def _first_bit(verdict: Verdict) -> RunDifference:
     site, logprob = verdict.first_site, verdict.first_logprob
     if site is not None:
-        name = request_name(site.request_id, site.sample)
-        return f"{name}, position {site.position}, {site_label(site)}"
+        at = Location(
+            request_id=site.request_id, sample=site.sample, position=site.position, site=site.label()
+        )
+        return RunDifference(of="site", at=at)
     if logprob is not None:
-        name = request_name(logprob.request_id, logprob.sample)
-        return f"{name}, position {logprob.position}, log-probabilities"
-    judged = verdict.levels["bitwise"]
+        at = Location(request_id=logprob.request_id, sample=logprob.sample, position=logprob.position)
+        return RunDifference(of="logprobs", at=at)
     if verdict.first_token is None and verdict.first_text is None:
-        return where(judged) or why(judged) or "bits differ"
+        judged = verdict.levels["bitwise"]
+        return RunDifference(of="bits", at=judged.where, why=judged.why)
     return _first_token(verdict)

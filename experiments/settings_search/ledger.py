@@ -95,7 +95,7 @@ class Ledger:
                 settings=list(one.settings),
                 configuration=self.name(one.on),
                 without={name: self.name(one.on - {name}) for name in one.settings},
-                unjudged=list(one.unjudged),
+                undecided=list(one.undecided),
             )
             for one in finding.found
         ]

@@ -11,14 +11,14 @@ from ... import __version__
 from ...schemas.base import sha256_of
 from ...schemas.errors import BadInput, OutputFailed
 from ...schemas.narrow import Narrow, NarrowLevel
+from .continuation import Continuation, changes, unchanged_parts
+from .sentences import different_search
 
 if TYPE_CHECKING:
     from .mixtures import Mixture, Prepared, RunOptions
 
 RESULT = "narrow.json"
 LOCK = f".{RESULT}.lock"
-_MOST_CHANGES = 3
-"""Changes that an error names."""
 
 
 def new_search(mixture: Mixture, options: RunOptions, level: NarrowLevel, repeat: int) -> Narrow:
@@ -35,8 +35,8 @@ def new_search(mixture: Mixture, options: RunOptions, level: NarrowLevel, repeat
     return Narrow(
         tool_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        asked=sha256_of(parts),
-        asked_parts=parts,
+        digest=sha256_of(parts),
+        digests=parts,
         requests=str(options.requests),
         engine=mixture.good.engine,
         level=level,
@@ -61,8 +61,8 @@ def make_folder(out: Path) -> None:
         ) from None
 
 
-def continued_search(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
-    """The new search with the runs of the folder that it would repeat, and a note about them.
+def continued_search(out: Path, new: Narrow, force: bool) -> tuple[Narrow, Continuation | None]:
+    """The new search with the runs of the folder that it would repeat; None: the folder holds no search.
 
     Runs are kept where the same command would make them again: all of the same search, those of the good lane
     where only the bad one has changed.
@@ -77,67 +77,27 @@ def continued_search(out: Path, new: Narrow, force: bool) -> tuple[Narrow, str]:
 
     path = out / RESULT
     if force or not out.exists():
-        return new, ""
+        return new, None
     if not path.exists():
         if any(one.name != LOCK for one in out.iterdir()):
             raise OutputFailed(f"{out} is not empty", "choose another folder, or use it with --force")
-        return new, ""
+        return new, None
     earlier = Narrow.from_json(path.read_bytes(), str(path))
     known = Ledger(earlier, out)
     runs = known.finished_runs
-    parts, before = new.asked_parts or {}, earlier.asked_parts or {}
-    same = {name for name, part in parts.items() if before.get(name) == part}
-    if earlier.asked == new.asked:
-        note = f"continuing after {_runs(runs)} in {out}" if runs else ""
-        return earlier.model_copy(update={"level": new.level, "repeat": new.repeat}), note
+    if earlier.digest == new.digest:
+        kept = earlier.model_copy(update={"level": new.level, "repeat": new.repeat})
+        return kept, Continuation("continued", runs) if runs else None
     if not runs:
-        return new, f"no run of the earlier search in {out} succeeded: starting over"
-    of_good = known.runs_of(GOOD)
-    if same == parts.keys() - {"bad"} and of_good == runs:
-        kept = [one for one in earlier.configurations if not one.on]
-        return (
-            new.model_copy(update={"configurations": kept}),
-            f"the bad lane has changed: {_runs(runs)} of the good lane in {out} "
-            f"{'is' if runs == 1 else 'are'} kept",
-        )
+        return new, Continuation("started over")
+    same, of_good = unchanged_parts(earlier, new), known.runs_of(GOOD)
+    if same == (new.digests or {}).keys() - {"bad"} and of_good == runs:
+        good = [one for one in earlier.configurations if not one.on]
+        return new.model_copy(update={"configurations": good}), Continuation("good lane kept", runs)
     raise OutputFailed(
-        f"{out} holds a different search with {_runs(runs)}: {_changes(earlier, new, same)}",
+        different_search(out, runs, changes(earlier, new)),
         f"choose another folder with -o, or discard what {out} holds with --force",
     )
-
-
-def _changes(earlier: Narrow, new: Narrow, same: set[str]) -> str:
-    """What has changed since the earlier search."""
-    found: list[str] = []
-    if "requests" not in same:
-        found.append("the requests have changed")
-    before, now = ({one.name: one for one in search.varied} for search in (earlier, new))
-    for name in dict.fromkeys((*before, *now)):
-        if name not in before:
-            found.append(f"{name} is varied now")
-        elif name not in now:
-            found.append(f"{name} is no longer varied")
-        else:
-            for side in ("good", "bad"):
-                was, is_now = (getattr(one[name], side) for one in (before, now))
-                if was != is_now:
-                    found.append(f"the {side} value of {name} was {_value(was)}, is {_value(is_now)}")
-    if not found and not {"good", "bad"} <= same:
-        found.append("a setting that is not varied has changed")
-    if "options" not in same:
-        found.append("--capture or --allow-drift has changed")
-    if earlier.tool_version != new.tool_version:
-        found.append(f"rip {earlier.tool_version} made it, this is {new.tool_version}")
-    more = f"; and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
-    return "; ".join(found[:_MOST_CHANGES]) + more
-
-
-def _value(text: str | None) -> str:
-    return "not stated" if text is None else text
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
 
 
 def _lane_digest(lane: Prepared) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import NothingCompared, OutputFailed
 from ...schemas.files import write_private
-from ...schemas.narrow import NarrowObservation
+from ...schemas.narrow import NarrowObservation, RunFailure
 from ..lanes.isolated import run_isolated
 from .mixtures import Mixture, RunOptions
 from .resume import RESULT
@@ -82,7 +82,10 @@ class Runs:
                 error.message, "free space and run the same command again: finished runs are kept"
             )
         if error is not None or not trace.is_file():
-            return NarrowObservation(why=error.message if error else "it wrote no trace", seconds=seconds)
+            failure = RunFailure(kind="no trace")
+            if error is not None:
+                failure = RunFailure(kind="replay failed", message=error.message)
+            return NarrowObservation(failure=failure, seconds=seconds)
         reference = self._ledger.trace(frozenset(), 0)
         if trace == reference:
             same = {"token": False, "bitwise": False}
@@ -97,8 +100,9 @@ class Runs:
         try:
             verdict = diverge(reference, trace, result, force=True)
         except NothingCompared as error:
-            return NarrowObservation(trace=trace.name, why=error.message, seconds=seconds)
+            failure = RunFailure(kind="nothing compared", message=error.message)
+            return NarrowObservation(trace=trace.name, failure=failure, seconds=seconds)
         finally:
             shutil.rmtree(result, ignore_errors=True)
-        diverges, where = judge(verdict)
-        return NarrowObservation(trace=trace.name, diverges=diverges, where=where, seconds=seconds)
+        diverges, first = judge(verdict)
+        return NarrowObservation(trace=trace.name, diverges=diverges, first=first, seconds=seconds)

@@ -31,11 +31,11 @@ class Found:
 
     Attributes:
         settings: In the order in which the lanes state them.
-        unjudged: Those of them without which the run failed, or stayed undecided.
+        undecided: Those of them without which the run failed, or stayed undecided.
     """
 
     settings: tuple[str, ...]
-    unjudged: tuple[str, ...]
+    undecided: tuple[str, ...]
 
     @property
     def on(self) -> On:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from ...diverge.present.format import NONE, plain, plural
-from ...schemas.narrow import Configuration, MinimalSet, Narrow, NarrowLevel, NarrowObservation, NarrowOutcome
+from ...diverge.present.findings.sentence import sentence as finding_sentence
+from ...diverge.present.format import NONE, plain, plural, request_name
+from ...schemas.narrow import (
+    Configuration,
+    MinimalSet,
+    Narrow,
+    NarrowLevel,
+    NarrowObservation,
+    NarrowOutcome,
+    RunDifference,
+)
+from .continuation import Continuation, SearchChange
 
 _MORE_REPEATS = 8
+_MOST_CHANGES = 3
+"""Changes that an error names."""
 
 
 def sentence(result: Narrow) -> str:
@@ -38,7 +52,7 @@ def setting_rows(result: Narrow) -> list[tuple[str, str, str, str]]:
         for name in found.settings:
             others = [other for other in found.settings if other != name]
             does[name] = f"turns it on, with {join(others)}" if others else "turns it on"
-            if name in found.unjudged:
+            if name in found.undecided:
                 does[name] += " (not known whether it is needed)"
     return [
         (plain(one.name), _value(one.good), _value(one.bad), plain(does.get(one.name, "")))
@@ -113,22 +127,90 @@ def run_line(
     """
     repeated = f", run {index + 1} of it" if index else ""
     if level not in run.diverges:
-        outcome = f" failed: {run.why}"
+        outcome = f" failed: {failure_in_words(run)}"
     elif run.diverges[level]:
-        outcome = f" diverges: {run.where.get(level, '')}"
+        outcome = f" diverges: {difference_in_words(run.first[level]) if level in run.first else ''}"
     else:
         outcome = " is the reference" if name == "good" and not index else " is the same"
     return f"run {number}: {name}{repeated}{outcome} ({run.seconds:.1f} s; at most {most} more for one set)"
+
+
+def failure_in_words(run: NarrowObservation | None) -> str:
+    """Why a run could not be made or compared; None: there is none."""
+    if run is None or run.failure is None:
+        return "it did not end"
+    return "it wrote no trace" if run.failure.kind == "no trace" else run.failure.message or ""
+
+
+def difference_in_words(found: RunDifference) -> str:
+    """How a run first differs: `request q1, step 28`, `request q1, position 3, layers.0`."""
+    at = found.at
+    if found.of == "not known":
+        return "" if at is None else at.text or ""
+    if found.of == "bits":
+        where = "" if at is None else finding_sentence(at)
+        return where or "; ".join(finding_sentence(reason) for reason in found.why) or "bits differ"
+    if at is None or at.request_id is None:
+        return "tokens differ"
+    name = request_name(at.request_id, at.sample)
+    if found.of == "text":
+        return f"{name}, character {at.character}"
+    if found.of == "token":
+        return (
+            f"{name}, position {at.position}, in the prompt" if at.step is None else f"{name}, step {at.step}"
+        )
+    return f"{name}, position {at.position}, {at.site if found.of == 'site' else 'log-probabilities'}"
+
+
+def stage_of_run(number: int, name: str, most: int) -> tuple[str, str]:
+    """What is shown while a configuration runs, and how many more runs one set needs at most."""
+    return f"run {number}: {name}", f"at most {most} more for one set"
+
+
+def continuation_line(found: Continuation, out: Path) -> str:
+    """What is kept of the earlier search of the folder."""
+    runs = plural(found.runs, "run")
+    if found.kind == "continued":
+        return f"continuing after {runs} in {out}"
+    if found.kind == "started over":
+        return f"no run of the earlier search in {out} succeeded: starting over"
+    kept = "is kept" if found.runs == 1 else "are kept"
+    return f"the bad lane has changed: {runs} of the good lane in {out} {kept}"
+
+
+def different_search(out: Path, runs: int, changes: Sequence[SearchChange]) -> str:
+    """Why the search of a folder is not continued."""
+    named = "; ".join(_change(change) for change in changes[:_MOST_CHANGES])
+    more = f"; and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+    return f"{out} holds a different search with {plural(runs, 'run')}: {named}{more}"
+
+
+def _change(found: SearchChange) -> str:
+    before, now = ("not stated" if text is None else text for text in (found.before, found.now))
+    return {
+        "requests": "the requests have changed",
+        "varied now": f"{found.name} is varied now",
+        "no longer varied": f"{found.name} is no longer varied",
+        "value": f"the {found.side} value of {found.name} was {before}, is {now}",
+        "fixed setting": "a setting that is not varied has changed",
+        "options": "--capture or --allow-drift has changed",
+        "version": f"rip {before} made it, this is {now}",
+    }[found.kind]
+
+
+def command_lines(result: Narrow) -> list[str]:
+    """The commands of a result, as they are typed into a shell."""
+    return [shlex.join(command) for command in result.commands]
 
 
 def _set_in_words(found: MinimalSet, values: dict[str, str | None]) -> str:
     named = _named(found.settings, values)
     if len(found.settings) == 1:
         return f"{named} alone turns the divergence on"
-    if found.unjudged:
-        verb = "is" if len(found.unjudged) == 1 else "are"
+    if found.undecided:
+        verb = "is" if len(found.undecided) == 1 else "are"
         return (
-            f"{named} together turn the divergence on; it is not known whether {join(found.unjudged)} "
+            f"{named} together turn the divergence on; it is not known whether {join(found.undecided)} "
             f"{verb} needed"
         )
     if len(found.settings) == 2:
@@ -177,10 +259,10 @@ def _share(configuration: Configuration) -> str:
 
 def _where(configuration: Configuration, result: Narrow) -> str:
     for one in configuration.observations:
-        if one.why is not None:
-            return plain(one.why)
-        if result.level in one.where:
-            return plain(one.where[result.level])
+        if one.failure is not None:
+            return plain(failure_in_words(one))
+        if result.level in one.first:
+            return plain(difference_in_words(one.first[result.level]))
     return NONE
 
 

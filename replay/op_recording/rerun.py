@@ -177,13 +177,13 @@ def check_reached(position: int, longest: int) -> None:
         )
 
 
-def check_modules(engine: HfEngine, scope: str, description: str) -> None:
+def check_modules(engine: HfEngine, scope: str, module: str | None = None) -> None:
     """Refuse a pattern that no module of a model matches.
 
     Args:
         engine: An opened engine with sites.
         scope: The pattern for the paths of modules.
-        description: The pattern in words, for the error.
+        module: The one that the pattern is made of; None: the user wrote the pattern.
 
     Raises:
         BadInput: None does.
@@ -193,7 +193,7 @@ def check_modules(engine: HfEngine, scope: str, description: str) -> None:
     if not any(re.search(scope, name) for name in names):
         deepest = max(names, key=lambda name: name.count("."))
         raise BadInput(
-            f"--zoom: this model has no module {description}",
+            f"--zoom: this model has no module {module or f'that matches {scope}'}",
             f"name one as the trace's sites do, such as {deepest}",
         )
 

@@ -23,6 +23,7 @@ from ...schemas.lane import OWN_PROGRAM
 from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
 from ..capture.modules import sentence_about
 from ..capture.taps import Taps
+from ..request.findings import observer_in_words
 from ..row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ..row_summaries.rows import Rows
 from .fed_sequences import FedSequence
@@ -132,9 +133,7 @@ class ProgramHeader:
             site_filter=self._site_filter,
             row_hash=ROW_HASH_NAME,
             sketch=SKETCH_NAME,
-            observer=ObserverCheck(
-                state="not run", why="rip cannot run a program's own loop again with its taps off"
-            ),
+            observer=observer_in_words(ObserverCheck(state="not run", reason="own loop")),
             not_seen=[*taps.not_seen, *gaps],
         )
 

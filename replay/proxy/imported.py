@@ -45,11 +45,31 @@ class Imported:
     unread: dict[str, list[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A line of a file, or the file itself."""
+
+    path: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) + self._number
+
+    @property
+    def name(self) -> str:
+        """Without its folder: `log.jsonl:3`."""
+        return self.path.name + self._number
+
+    @property
+    def _number(self) -> str:
+        return "" if self.line is None else f":{self.line}"
+
+
 @dataclass
 class _Exchange:
     """One OpenAI request and what is known of its answer."""
 
-    where: str
+    place: _Place
     body: Json
     url: str
     name: str | None
@@ -77,8 +97,8 @@ def import_files(
         if _is_pickle(path):
             reading.take_pickle(path)
             continue
-        for where, line in _lines(path):
-            reading.take_line(where, line)
+        for place, line in _lines(path):
+            reading.take_line(place, line)
     reading.join_answers()
     return reading.found
 
@@ -104,8 +124,9 @@ class _Reading:
         for dumped in sglang_dump.read_dump(_content(path), str(path)):
             self._add_sglang(dumped, dumped.where)
 
-    def take_line(self, where: str, line: Json) -> None:
+    def take_line(self, place: _Place, line: Json) -> None:
         """Read a line: of SGLang's log, a request, or an answer."""
+        where = str(place)
         if self._form != "openai" and ("event" in line or "obj" in line):
             logged = sglang_dump.from_log_line(line, where)
             if logged is None:
@@ -118,7 +139,7 @@ class _Reading:
         if "custom_id" in line and "body" not in line and "request" not in line:
             self._answers.append((where, str(line["custom_id"]), line))
             return
-        exchange = _exchange(line, where)
+        exchange = _exchange(line, place)
         if exchange.name is not None and "custom_id" in line:
             if exchange.name in self._by_name:
                 raise BadInput(f"{where}: the custom_id {exchange.name!r} occurs twice", "give each its own")
@@ -139,7 +160,7 @@ class _Reading:
                 )
         for exchange in self._waiting:
             for raw in self._envelopes_of(exchange):
-                self._add(raw, exchange.where)
+                self._add(raw, str(exchange.place))
 
     def _add_sglang(self, exchange: sglang_dump.Exchange, where: str) -> None:
         for raw in sglang_dump.envelopes_of(exchange, self._identity, self._is_secret):
@@ -153,7 +174,7 @@ class _Reading:
             return
         request = read_request(body, chat, self._is_secret)
         if not request.prompts:
-            raise BadInput(f"{exchange.where}: the prompt has a form that an envelope cannot hold", _FIX)
+            raise BadInput(f"{exchange.place}: the prompt has a form that an envelope cannot hold", _FIX)
         answer = Answer()
         if exchange.response is not None:
             answer.add(exchange.response)
@@ -163,7 +184,7 @@ class _Reading:
         if exchange.url:
             context["route"] = exchange.url
         known = Circumstances(exchange.status in (None, 200), context=context, identity=self._identity)
-        name = exchange.name or answer.response_id or exchange.where.rpartition("/")[2]
+        name = exchange.name or answer.response_id or exchange.place.name
         yield from compose(request, answer, name, known)
 
     def _add(self, raw: Json, where: str) -> None:
@@ -204,22 +225,22 @@ def _refuse_documents(line: Json, where: str) -> None:
         raise BadInput(f"{where}: a document of rip ({schema}), which holds no request", _FIX)
 
 
-def _exchange(line: Json, where: str) -> _Exchange:
+def _exchange(line: Json, place: _Place) -> _Exchange:
     """A line that holds a request, with or without its answer."""
-    _refuse_documents(line, where)
+    _refuse_documents(line, str(place))
     body = line.get("body", line.get("request", line))
     url = line.get("url")
     if isinstance(body, dict) and isinstance(body.get("body"), dict):
         url, body = body.get("url", url), body["body"]
     if not isinstance(body, dict) or not ({"messages", "prompt", "input"} & set(body)):
-        raise BadInput(f"{where}: not a request in any known form", _FIX)
+        raise BadInput(f"{place}: not a request in any known form", _FIX)
     if body is line:  # a request body that carries its answer
         body = {key: value for key, value in line.items() if key not in ("response", "error", "custom_id")}
     names = [line[key] for key in ("custom_id", "request_id", "id") if isinstance(line.get(key), str)]
     name = next(filter(None, names), None)
     if name is not None and "custom_id" not in line:
         body = {key: value for key, value in body.items() if key not in ("request_id", "id")}
-    found = _Exchange(where, body, url if isinstance(url, str) else "", name)
+    found = _Exchange(place, body, url if isinstance(url, str) else "", name)
     _take_answer(found, line.get("response"), line.get("error"))
     return found
 
@@ -233,29 +254,29 @@ def _take_answer(exchange: _Exchange, response: Any, error: Any) -> None:
     exchange.error = error if error is not None else exchange.error
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Json]]:
-    """(where, object) of every line that is not empty, or the one object that the whole file is."""
+def _lines(path: Path) -> Iterator[tuple[_Place, Json]]:
+    """(place, object) of every line that is not empty, or the one object that the whole file is."""
     with _opened(path) as file:
         for number in count(1):
-            where = f"{path}:{number}"
+            place = _Place(path, number)
             line = file.readline(MAX_ENVELOPE_BYTES + 1)
             if not line:
                 return
             if len(line) > MAX_ENVELOPE_BYTES:
-                raise BadInput(f"{where}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
+                raise BadInput(f"{place}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
             if not line.strip():
                 continue
             try:
-                found = parse_json_object(line, where)
+                found = parse_json_object(line, str(place))
             except BadInput:
                 document = whole_document(path, line, MAX_ENVELOPE_BYTES)
                 if document is None:
                     raise
                 if not isinstance(document, dict):
                     raise list_of_lines(path) from None
-                yield str(path), document
+                yield _Place(path), document
                 return
-            yield where, found
+            yield place, found
 
 
 def _is_pickle(path: Path) -> bool:

@@ -218,14 +218,14 @@ def check_prompt(prompt: Sequence[int], wanted: int, vocab_size: int, context_le
         )
 
 
-def refusals(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
+def refusals(envelope: Envelope, fingerprint: Fingerprint) -> list[Finding]:
     """What a replay in this process would refuse, as far as envelope and model files show."""
     vocab_size, context_length = (
         known.value if known is not None and isinstance(known.value, int) else 2**31
         for known in (fingerprint.get("model", name) for name in ("vocab_size", "context_length"))
     )
     prompt, wanted = envelope.prompt_token_ids or (0,), envelope.sampling.max_tokens or 0
-    found: list[str] = []
+    found: list[Finding] = []
     for check in (
         lambda: resolve_sampling(envelope, {}, PROGRAMS),
         lambda: check_prompt(prompt, wanted, vocab_size, context_length),
@@ -233,7 +233,7 @@ def refusals(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
         try:
             check()
         except BadInput as error:
-            found.append(error.message)
+            found.append(finding("refused", error=error.message))
     return found
 
 

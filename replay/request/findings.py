@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...schemas.trace import Finding
+from ...schemas.trace import Finding, ObserverCheck, ObserverReason
 
 _SHORT_DIGEST = 12
 """Hex digits of a digest that a sentence shows; the trace keeps it whole."""
@@ -47,6 +47,11 @@ def _defaults(data: Mapping[str, Any]) -> str:
     return f"the envelope does not state these fields, so defaults applied: {'; '.join(applied)}"
 
 
+def _differing_hash(data: Mapping[str, Any]) -> str:
+    recorded, here = short_digest(data["recorded"]), short_digest(data["here"])
+    return f"different {data['noun']}: {data['field']} is {recorded}, here {here}"
+
+
 SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     # The request, and the environment it was recorded in.
     "identity-unstated": _unstated_identity,
@@ -58,6 +63,18 @@ SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "not-repeatable": "recorded above temperature 0 without a seed: the same answer is not expected",
     "unknown-fields": "fields that this version of rip does not know were kept: {fields}",
     "tokenized-here": "the prompt was tokenized here; the envelope has no token ids",
+    # What `rip envelope check` finds before any replay.
+    "identity-missing": "{fields} not stated",
+    "identity-differs": _differing_hash,
+    "token-ids-missing": "no prompt_token_ids: a tokenizer or template change cannot be told from a numeric "
+    "difference",
+    "sampling-not-valid": "{field} was stated as {value}, which is not valid: the engine's default will "
+    "apply",
+    "sampling-missing": "sampling does not state {fields}: defaults of the engine will apply",
+    "sampling-redacted": "sampling was redacted: {fields}",
+    "nothing-to-generate": "max_tokens is 0: there is nothing to generate",
+    "runtime-placeholders": "runtime placeholders not filled in: {fields}",
+    "refused": "{error}",
     # The engine, and how it was opened.
     "setting-without-effect": "--set {name}={requested} had no effect: the engine reports {observed}",
     "started-eager": "the server was started with --enforce-eager, so that its modules can be observed: this "
@@ -101,6 +118,31 @@ def sentence(found: Finding) -> str:
         form(found.data) if callable(form) else form.format(**{k: _shown(v) for k, v in found.data.items()})
     )
     return f"{_requests(found.requests)}{text}"
+
+
+_OBSERVER_REASONS: dict[ObserverReason, str] = {
+    "no sites captured": "no sites were captured",
+    "run failed": "the run without taps failed: {error}",
+    "no logits": "the engine does not return logits or log-probabilities",
+    "own loop": "rip cannot run a program's own loop again with its taps off",
+    "requests not sent": "rip did not send these requests, so it cannot repeat them",
+    "changed": "observing changed the logits, or the engine is not deterministic: check with --repeat 2",
+}
+
+
+def observer_in_words(check: ObserverCheck) -> ObserverCheck:
+    """An observer check with its sentences beside its data, as a trace holds it."""
+    compared = ""
+    if check.requests:
+        first, more = check.requests[0], len(check.requests) - 1
+        compared = (
+            f"{check.of} of {check.rows} rows of {first}"
+            + (f" and {more} more" if more else "")
+            + (" alone" if check.alone else "")
+            + ", taps on and off"
+        )
+    why = None if check.reason is None else _OBSERVER_REASONS[check.reason].format(error=check.error)
+    return check.model_copy(update={"compared": compared, "why": why})
 
 
 class Findings:

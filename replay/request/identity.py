@@ -11,7 +11,7 @@ from ...schemas.fingerprint import Fact, Fingerprint
 from ...schemas.trace import Finding, Setting
 from ..wire import invalid_sampling, shortened
 from .contract import redacted_sampling
-from .findings import differing_identity, finding, short_digest
+from .findings import differing_identity, finding
 
 IDENTITY = {
     "model_artifact_sha256": ("model", "sha256", "model"),
@@ -62,11 +62,16 @@ def check_identity(envelope: Envelope, fingerprint: Fingerprint, allow_drift: bo
     return [*findings, finding("identity-drift", fields=differing)] if differing else findings
 
 
-def identity_differences(envelope: Envelope, fingerprint: Fingerprint) -> list[str]:
-    """The hashes an envelope states that are not those at hand, in sentences."""
+def identity_differences(envelope: Envelope, fingerprint: Fingerprint) -> list[Finding]:
+    """The hashes an envelope states that are not those at hand."""
     return [
-        f"different {noun}: {field} is {short_digest(recorded)}, "
-        f"here {short_digest(found.text()) if found else 'not probed'}"
+        finding(
+            "identity-differs",
+            noun=noun,
+            field=field,
+            recorded=recorded,
+            here=found.text() if found else "not probed",
+        )
         for field, noun, recorded, found in _stated(envelope, fingerprint)
         if found is None or found.value != recorded
     ]
@@ -81,34 +86,31 @@ def unstated_identity(envelopes: Sequence[Envelope]) -> list[Finding]:
     return [finding("identity-unstated", fields=silent, requests=len(envelopes))] if silent else []
 
 
-def completeness(envelope: Envelope) -> list[str]:
-    """What an envelope leaves out that a replay needs to be exact, in sentences."""
+def completeness(envelope: Envelope) -> list[Finding]:
+    """What an envelope leaves out that a replay needs to be exact."""
     missing = [field for field in IDENTITY if _is_silent(getattr(envelope, field))]
-    found = [f"{', '.join(missing)} not stated"] if missing else []
+    found = [finding("identity-missing", fields=missing)] if missing else []
     if envelope.prompt_token_ids is None:
-        found.append(
-            "no prompt_token_ids: a tokenizer or template change cannot be told from a numeric difference"
-        )
+        found.append(finding("token-ids-missing"))
     deciding = ["temperature", "max_tokens"]
     if envelope.sampling.temperature != 0:
         deciding += ["top_p", "top_k", "seed"]
     redacted = redacted_sampling(envelope)
     invalid = invalid_sampling(envelope.request)
     found += [
-        f"{name} was stated as {shortened(value)}, which is not valid: the engine's default will apply"
-        for name, value in invalid.items()
+        finding("sampling-not-valid", field=name, value=shortened(value)) for name, value in invalid.items()
     ]
     known = {*redacted, *invalid}
     silent = [name for name in deciding if getattr(envelope.sampling, name) is None and name not in known]
     if silent:
-        found.append(f"sampling does not state {', '.join(silent)}: defaults of the engine will apply")
+        found.append(finding("sampling-missing", fields=silent))
     if envelope.sampling.max_tokens == 0:
-        found.append("max_tokens is 0: there is nothing to generate")
+        found.append(finding("nothing-to-generate"))
     if redacted:
-        found.append(f"sampling was redacted: {', '.join(redacted)}")
+        found.append(finding("sampling-redacted", fields=redacted))
     unfilled = [name for name, value in envelope.runtime if isinstance(value, str) and is_placeholder(value)]
     if unfilled:
-        found.append(f"runtime placeholders not filled in: {', '.join(unfilled)}")
+        found.append(finding("runtime-placeholders", fields=unfilled))
     return found
 
 

@@ -109,7 +109,7 @@ def test_batches_may_be_smaller_than_the_set(check: Callable[..., Done]) -> None
 def test_json_is_one_document_with_the_claim(check: Callable[..., Done]) -> None:
     done = check("--json", "--seed", "3")
     told: dict[str, Any] = json.loads(done.out)
-    assert told["schema"] == "rip.check/1"
+    assert told["schema"] == "rip.check/2"
     assert told["holds"] is True
     assert told["together"] == "as one batch"
     assert (told["claim"]["level"], told["claim"]["evidence"]) == ("bitwise", "run")
@@ -165,7 +165,7 @@ def test_chosen_tokens_that_part_end_the_comparison_of_their_sequence(check: Cal
     # Sequence 0 is whole; in the four others only the distribution of the first step has the same prefix.
     assert (tokens.compared, logprobs.compared) == (30, 6)
     assert (top_ids.compared, top_logprobs.compared) == (10, 10)
-    assert not any(line.untold for line in result().lines)
+    assert not any(line.not_returned for line in result().lines)
 
 
 def test_what_an_engine_does_not_tell_is_no_pass(check: Callable[..., Done]) -> None:

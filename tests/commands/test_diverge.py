@@ -65,7 +65,7 @@ def test_json_is_the_summary_and_alone_on_stdout(
     out, err = capsys.readouterr()
     assert out == (traces / "result" / "summary.json").read_text()
     said = json.loads(out)
-    assert said["schema"] == "rip.verdict/2"
+    assert said["schema"] == "rip.verdict/3"
     assert (said["first_token"]["position"], said["first_token"]["token_b"]) == (8, 7)
     assert said["level"] is None
     assert "\x1b[31m" not in err  # token text cannot command the terminal

@@ -106,8 +106,29 @@ def test_a_verdict_that_depends_on_a_sentence_is_found(
 
 # --------------------------------------------------------------------------------- no code reads them back
 
-WORDED = ("diverge/present", "fingerprint/drift", "commands", "experiments", "cli.py", "schemas", "replay")
-"""Where sentences are made, or where words of other programs are read: they are not looked through here."""
+SEARCHED = ("diverge", "experiments", "commands", "replay")
+"""Packages that are looked through."""
+WORDED = "diverge/present"
+"""Where sentences of a diagnosis are made: it is not looked through."""
+FOREIGN_WORDS = {
+    "commands/query.py": (1, "which views the user's SQL names"),
+    "commands/record.py": (1, "the value of --listen"),
+    "experiments/replay_plan/options.py": (3, "the values of --positions and --neighbours"),
+    "experiments/replay_plan/zoom.py": (1, "the value of --zoom"),
+    "experiments/settings_search/two_lanes.py": (1, "the value of --vary"),
+    "replay/engines/base.py": (1, "the value of a setting"),
+    "replay/engines/hf/model.py": (1, "torch has no class for a CPU that is out of memory, only words"),
+    "replay/engines/hf/sampling.py": (1, "stop strings in the generated text"),
+    "replay/engines/http/started.py": (4, "the log of a server"),
+    "replay/engines/http/tgi.py": (1, "what TGI generated"),
+    "replay/engines/http/vllm_start.py": (1, "what vLLM's parser says of a server's arguments"),
+    "replay/engines/offline/deepinfer.py": (1, "the value of a setting"),
+    "replay/proxy/exchange.py": (1, "the prompt that a server repeats in front of its answer"),
+    "replay/proxy/imported.py": (10, "fields of a JSON line of another program's log"),
+    "replay/request/expected_answer.py": (2, "the recorded and the generated text"),
+    "replay/wire.py": (3, "lines of a stream of server-sent events"),
+}
+"""File → how many reads of text it has, and whose text it is: of users and of other programs, never rip's."""
 READS = {"startswith", "endswith", "partition", "rpartition", "split", "find", "index", "removeprefix"}
 SEARCHES = {"search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
 TEXTS = {
@@ -155,7 +176,8 @@ def _is_text(node: ast.AST) -> bool:
             "in_words",
         }
     if isinstance(node, ast.Attribute):
-        return node.attr in {*TEXTS, "label"}  # a plain name `label` is that of a site
+        # A plain name `label` is that of a site, a plain `message` one of a protocol.
+        return node.attr in {*TEXTS, "label", "message", "fix"}
     return isinstance(node, ast.Name) and node.id in TEXTS
 
 
@@ -166,17 +188,19 @@ def _is_words(node: ast.AST) -> bool:
 
 
 def modules() -> list[Path]:
-    """Source files in which a sentence may be neither made nor read."""
-    return sorted((PACKAGE / "diverge").rglob("*.py"))
+    """Source files in which a sentence may not be read back."""
+    return sorted(path for package in SEARCHED for path in (PACKAGE / package).rglob("*.py"))
 
 
 def test_no_code_outside_the_places_of_sentences_reads_them() -> None:
-    found = []
+    found = {}
     for path in modules():
         name = path.relative_to(PACKAGE).as_posix()
-        if not name.startswith(WORDED):
-            found += [f"{name}:{line}" for line in reads_of_sentences(path.read_text("utf-8"))]
-    assert found == []
+        lines = [] if name.startswith(WORDED) else reads_of_sentences(path.read_text("utf-8"))
+        if len(lines) != FOREIGN_WORDS.get(name, (0, ""))[0]:
+            found[name] = lines
+    assert found == {}
+    assert {path.relative_to(PACKAGE).as_posix() for path in modules()} >= FOREIGN_WORDS.keys()
 
 
 @pytest.mark.parametrize(
@@ -190,6 +214,9 @@ def test_no_code_outside_the_places_of_sentences_reads_them() -> None:
         "negative = cause.label == 'the negative'",
         "taken = finding.sentence.partition(',')[0]",
         "first = sentence(one).split(';')[0]",
+        "newer = error.fix.startswith('upgrade rip')",
+        "name = exchange.where.rpartition('/')[2]",
+        "failed = 'out of memory' in run.failure.message",
     ],
 )
 def test_code_that_reads_a_sentence_is_found(planted: str) -> None:

@@ -312,7 +312,7 @@ def test_a_broken_result_folder_is_refused(tmp_path: Path, fault: str) -> None:
         pq.write_table(pa.table({"a": [1]}), table)
     else:
         summary = tmp_path / "result" / "summary.json"
-        summary.write_text(summary.read_text().replace("rip.verdict/2", "rip.verdict/9"))
+        summary.write_text(summary.read_text().replace("rip.verdict/3", "rip.verdict/9"))
     refusal(tmp_path / "result", "SELECT * FROM sites")
 
 

@@ -12,6 +12,7 @@ from fakes import results
 from rip.commands.query import query
 from rip.diverge.views.catalog import open_views
 from rip.diverge.views.columns import RESULT_VIEWS
+from rip.schemas.findings.statement import Sentence
 from rip.schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from typer.testing import CliRunner
 
@@ -59,7 +60,7 @@ def test_the_view_zoom_has_a_row_for_each_origin(tmp_path: Path) -> None:
     sites = [TransplantedSite(site=f"layers.{layer}.mlp", positions=3, first=13, last=24) for layer in (1, 2)]
     op = ZoomOp(op="aten.mm.default", module="layers.1.mlp", occurrence=0)
     finding = OpFinding(
-        kind="op", sentence="another output", a=[op], b=[op, op], max_abs_diff=0.25, differing=3
+        kind="op", shows=Sentence(text="another output"), a=[op], b=[op, op], max_abs_diff=0.25, differing=3
     )
     check = SideCheck(state="repeated", rows=9)
     found = Zoom(

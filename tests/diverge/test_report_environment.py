@@ -98,7 +98,7 @@ def test_a_damaged_folder_is_told_with_what_makes_it_whole(tmp_path: Path) -> No
     compared = tmp_path / "result"
     diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", compared)
     whole = (compared / "summary.json").read_text()
-    newer = whole.replace("rip.verdict/2", "rip.verdict/9")
+    newer = whole.replace("rip.verdict/3", "rip.verdict/9")
     for damaged in (whole[:400], "", "[]", '{"schema": "rip.verdict/1"}'):
         (compared / "summary.json").write_text(damaged)
         with pytest.raises(BadInput) as caught:

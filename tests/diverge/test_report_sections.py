@@ -15,6 +15,7 @@ from rip.diverge.present.report.proofs import proofs
 from rip.diverge.present.report.write import write_report
 from rip.diverge.result import tables
 from rip.schemas.change import Change
+from rip.schemas.findings.statement import Sentence
 from rip.schemas.fingerprint import fact
 from rip.schemas.reference import Reference, ReferenceSite
 from rip.schemas.sequences import DriftJump, Patterns, Proportion, SurvivalPoint
@@ -88,7 +89,7 @@ def zoomed(state: str) -> Zoom:
     op = ZoomOp(op="aten.mm.default", module="layers.2.mlp.gate_proj", occurrence=0, inputs=[tensor])
     finding = OpFinding(
         kind="op",
-        sentence="aten.mm.default gives another output for equal inputs <here>",
+        shows=Sentence(text="aten.mm.default gives another output for equal inputs <here>"),
         a=[op],
         b=[op],
         max_abs_diff=0.25,

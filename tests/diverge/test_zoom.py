@@ -108,7 +108,7 @@ def test_two_faults_are_two_origins_and_one_alone_is_no_proof(zooming):
     patched = sides.run(Rerun(patch=replace(a.kept, rows=only)), plant.weight_element, plant.split_reduction)
     half = transplanted(a, patched)
     assert half.state == "not proven"
-    assert "layers.2.mlp.down_proj" in half.why
+    assert half.why.at.site == "layers.2.mlp.down_proj"
 
 
 def test_a_fault_in_the_head_shows_in_logits_alone(zooming):
@@ -155,7 +155,7 @@ def test_a_side_that_does_not_repeat_its_trace_is_told(zooming):
     assert found.a.state == "repeated"
     assert found.a.rows == sum(bool(digest) for row in run.row_hashes for digest in row)
     assert found.b.state == "not repeated"
-    assert "layers.1.mlp.up_proj" in found.b.where
+    assert found.b.where.site == "layers.1.mlp.up_proj"
     assert any("does not repeat" in line for line in zoom_lines(found))
 
 
@@ -176,7 +176,7 @@ def test_a_difference_that_does_not_come_again_is_not_reproduced(zooming):
     elsewhere = zooming().under(plant.weight_element, expected=gone)
     assert not elsewhere.seen_again
     assert elsewhere.site == "layers.1.mlp.up_proj"
-    assert "the traces differ first at layers.0.mlp" in " ".join(elsewhere.notes)
+    assert "the traces differ first at layers.0.mlp" in " ".join(zoom_lines(elsewhere))
     assert zoom_lines(elsewhere)[0].startswith("proven for the re-runs")
 
 

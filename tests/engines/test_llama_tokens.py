@@ -72,4 +72,4 @@ def test_one_by_one_twice_it_repeats_itself(gguf: Path, tmp_path: Path) -> None:
     assert said.code == 0, said.err
     lines = said.json["lines"]
     assert [line["state"] for line in lines] == ["equal"] * 4
-    assert lines[1]["compared"] + lines[1]["untold"] == 12
+    assert lines[1]["compared"] + lines[1]["not_returned"] == 12

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from rip.experiments.settings_search.continuation import Continuation
 from rip.experiments.settings_search.ledger import Ledger, configuration_name
 from rip.experiments.settings_search.noise import Counts, Rule, are_distinguishable
+from rip.experiments.settings_search.resume import continued_search
 from rip.experiments.settings_search.search import GOOD, Finding, On, narrow
-from rip.experiments.settings_search.sentences import run_rows, sentence, setting_rows
-from rip.schemas.narrow import Narrow, NarrowObservation, VariedSetting
+from rip.experiments.settings_search.sentences import (
+    continuation_line,
+    difference_in_words,
+    run_rows,
+    sentence,
+    setting_rows,
+)
+from rip.schemas.errors import OutputFailed
+from rip.schemas.findings.statement import Location
+from rip.schemas.narrow import Narrow, NarrowObservation, RunDifference, VariedSetting
+
+GOLDEN = Path(__file__).parent.parent / "golden"
 
 SIXTEEN = [f"s{index}" for index in range(16)]
 MOST_FOR_ONE_OF_SIXTEEN = 16
@@ -63,7 +77,7 @@ def test_one_setting_of_sixteen_is_found_in_few_runs(planted: str) -> None:
     finding = lab.search(SIXTEEN)
     assert finding.state == "found"
     assert [found.settings for found in finding.found] == [(planted,)]
-    assert finding.found[0].unjudged == ()
+    assert finding.found[0].undecided == ()
     assert len(lab.made) <= MOST_FOR_ONE_OF_SIXTEEN
     assert min(lab.promised) >= len(lab.made), "no run came that was not promised"
     assert finding.outcomes[frozenset(SIXTEEN) - {planted}] == "same", "nothing else turns it on"
@@ -108,7 +122,7 @@ def test_mixtures_that_cannot_run_are_neither_outcome() -> None:
     """`b` cannot run without `a`: the culprit `b` is found with it, and that `a` is needed is not claimed."""
     finding = Lab(lambda on: None if "b" in on and "a" not in on else "b" in on).search("abcdefgh")
     assert [found.settings for found in finding.found] == [("a", "b")]
-    assert finding.found[0].unjudged == ("a",)
+    assert finding.found[0].undecided == ("a",)
     assert finding.outcomes[frozenset("b")] == "failed"
 
 
@@ -157,7 +171,7 @@ def test_whatever_settings_do_to_each_other_what_is_found_is_true(
         left -= found.on
         for name in found.settings:
             without = diverges(found.on - {name})
-            assert without is False or (without is None and name in found.unjudged)
+            assert without is False or (without is None and name in found.undecided)
     assert not left or diverges(frozenset(left)) is not True
     assert all(lab.made.count(on) == 1 for on in lab.made if on not in {f.on for f in finding.found} | {GOOD})
 
@@ -236,7 +250,7 @@ def document(names: Iterable[str], **fields: object) -> Narrow:
     known = {
         "tool_version": "0",
         "created": "",
-        "asked": "",
+        "digest": "",
         "requests": "set.jsonl",
         "engine": "hf",
         "level": "token",
@@ -386,3 +400,47 @@ def test_every_mixture_has_a_file_name_of_its_own(names: list[str], data: some.D
     files = [configuration_name(on, names) for on in (one, other)]
     assert (files[0] == files[1]) == (one == other)
     assert all("/" not in file and len(file) < 100 and not file.startswith(".") for file in files)
+
+
+def test_a_search_of_version_1_goes_on(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    old = json.loads((GOLDEN / "narrow-v1.json").read_text("utf-8"))
+    (tmp_path / "narrow.json").write_text(json.dumps({**old, "state": "unfinished"}))
+    runs = [run for one in old["configurations"] for run in one["observations"] if "trace" in run]
+    for run in runs:
+        (tmp_path / run["trace"]).touch()
+    same = Narrow.from_object(old, "the same command")
+    known, kept = continued_search(tmp_path, same, force=False)
+    assert kept == Continuation("continued", len(runs))
+    assert continuation_line(kept, tmp_path) == f"continuing after {len(runs)} runs in {tmp_path}"
+    assert known.configurations == same.configurations
+    other = same.model_copy(update={"digest": "", "varied": same.varied[:1]})
+    with pytest.raises(OutputFailed, match=r"with 4 runs: .*neighbours is no longer varied"):
+        continued_search(tmp_path, other, force=False)
+
+
+@pytest.mark.parametrize(
+    ("difference", "said"),
+    [
+        (RunDifference(of="token", at=Location(request_id="r", position=9, step=2)), "request r, step 2"),
+        (
+            RunDifference(of="token", at=Location(request_id="r", position=9)),
+            "request r, position 9, in the prompt",
+        ),
+        (
+            RunDifference(of="text", at=Location(request_id="r", sample=1, character=4)),
+            "request r, sample 1, character 4",
+        ),
+        (
+            RunDifference(of="site", at=Location(request_id="r", position=3, site="layers.0")),
+            "request r, position 3, layers.0",
+        ),
+        (
+            RunDifference(of="logprobs", at=Location(request_id="r", position=3)),
+            "request r, position 3, log-probabilities",
+        ),
+        (RunDifference(of="token"), "tokens differ"),
+        (RunDifference(of="bits"), "bits differ"),
+    ],
+)
+def test_a_first_difference_is_said(difference: RunDifference, said: str) -> None:
+    assert difference_in_words(difference) == said

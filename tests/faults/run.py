@@ -24,6 +24,7 @@ from faults.corpus import NO_FAULT, Judged, by_kind, is_right, judged, table
 from faults.lab import Lab, Seen
 from faults.reworded import with_rewording
 from faults.zoomed import Zoomer, op_named, proven
+from rip.diverge.present.zoom import finding_sentence
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements.md"
 BEGIN, END = "<!-- fault corpus: begin (make fault-table) -->", "<!-- fault corpus: end -->"
@@ -118,7 +119,7 @@ def _zoom_words(found: Seen) -> str:
         return ""
     if found.zoom is None:
         return "; zoom found nothing"
-    named = found.zoom.finding.sentence if found.zoom.finding else "nothing"
+    named = finding_sentence(found.zoom.finding) if found.zoom.finding else "nothing"
     origins = [origin.site for origin in found.zoom.transplant.origins]
     return (
         f"; zoom wanted {found.case.named}, found at {found.zoom.site!r}: {named}; "

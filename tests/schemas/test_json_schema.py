@@ -45,13 +45,13 @@ def test_a_missing_changed_or_foreign_file_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "check-v1",
+        "check-v2",
         "drift-v1",
         "envelope-published",
         "envelope-v1",
         "fingerprint-v1",
-        "narrow-v1",
-        "verdict-v2",
+        "narrow-v2",
+        "verdict-v3",
     ],
 )
 def test_golden_documents_are_valid(name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rip.schemas.verdict import FirstToken, Verdict
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "verdict-v2.json"
+GOLDEN = Path(__file__).parent.parent / "golden" / "verdict-v3.json"
 
 
 def test_nothing_found_is_written_as_null() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..findings.reference import reference_sentence
 from ..findings.sentence import sentence
 from ..format import number, plain, plural, request_name
-from ..zoom import proof_line, zoom_lines
+from ..zoom import finding_sentence, proof_line, zoom_lines
 from .document import Proof
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _zoom(zoom: Zoom) -> Proof:
     _, *lines = zoom_lines(zoom)
     if zoom.finding is None:
         return Proof(title, "Both sides ran again; no differing op was found.", False, lines=_plain(lines))
-    return Proof(title, _sentence(zoom.finding.sentence), False, lines=_plain(lines[1:]))
+    return Proof(title, _sentence(finding_sentence(zoom.finding)), False, lines=_plain(lines[1:]))
 
 
 def _plain(lines: list[str]) -> list[str]:
