@@ -16,14 +16,14 @@ from ...schemas.findings.ops import (
     SitesRetyped,
     ZoomNote,
 )
-from ...schemas.findings.statement import Location as Place
+from ...schemas.findings.statement import Location
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import OpFinding, Rerun, RunSide, SideCheck, SideRun, Transplant, Zoom
 from ..reading.load import site_key
 from .findings import with_maker
 from .first_op import first_differing_op, making
 from .location import (
-    Location,
+    OpLocation,
     common_sites,
     differ_at,
     first_difference,
@@ -73,7 +73,7 @@ def zoom(run_a: RunSide, run_b: RunSide, target: ZoomTarget = ZoomTarget(), say:
     dtypes_differ = bool(a.sites) and not common_sites(a, b)
     location = first
     if dtypes_differ:  # no hash of theirs can be equal: ops are compared from the beginning
-        location = aim or Location(0, None)
+        location = aim or OpLocation(0, None)
     elif aim is not None and expected is not None and expected.is_origin and differ_at(a, b, aim):
         location = aim  # the verdict knows why it begins there, though rows of earlier positions differ
     keep_from = location.position if dtypes_differ else min(location.position, first.position)
@@ -119,7 +119,7 @@ class _Reruns:
         self.say("re-running B")
         return a, self.run_b(Rerun())
 
-    def by_op(self, location: Location, keep_from: int | None) -> tuple[SideRun, SideRun]:
+    def by_op(self, location: OpLocation, keep_from: int | None) -> tuple[SideRun, SideRun]:
         """Both with the ops at a location, and A's rows kept from a position on."""
         self.say("re-running A, op by op")
         a = self.run_a(Rerun(position=location.position, scope=location.scope, keep_from=keep_from))
@@ -148,7 +148,7 @@ class _Reruns:
 
 
 def _equal(
-    target: ZoomTarget, aim: Location | None, checks: tuple[SideCheck, SideCheck], notes: list[ZoomNote]
+    target: ZoomTarget, aim: OpLocation | None, checks: tuple[SideCheck, SideCheck], notes: list[ZoomNote]
 ) -> Zoom:
     """The re-runs do not differ."""
     finding = None
@@ -176,10 +176,10 @@ def _dtype_notes(a: SideRun, b: SideRun) -> list[ZoomNote]:
     return [SitesRetyped(sites=len(sites), first=sites[0])] if sites else []
 
 
-def _elsewhere(expected: FirstSite, location: Location) -> FoundElsewhere:
+def _elsewhere(expected: FirstSite, location: OpLocation) -> FoundElsewhere:
     recorded = label_of((expected.site, expected.occurrence, expected.part))
     return FoundElsewhere(
-        recorded=Place(position=expected.position, site=recorded),
-        found=Place(position=location.position, site=location.label or None),
+        recorded=Location(position=expected.position, site=recorded),
+        found=Location(position=location.position, site=location.label or None),
         is_origin=expected.is_origin,
     )

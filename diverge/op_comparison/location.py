@@ -19,7 +19,7 @@ HEAD = r"^(?!layers\.)"
 
 
 @dataclass(frozen=True)
-class Location:
+class OpLocation:
     """One row of a sequence, or its logits.
 
     Attributes:
@@ -41,10 +41,10 @@ class Location:
         return HEAD if self.site is None else rf"^{re.escape(self.site[0])}(\.|$)"
 
 
-def location_of(first: FirstSite) -> Location:
+def location_of(first: FirstSite) -> OpLocation:
     """The location that a verdict names."""
     key = first.site, first.occurrence, first.part
-    return Location(first.position, None if key == (LOGITS_SITE, 0, "") else key)
+    return OpLocation(first.position, None if key == (LOGITS_SITE, 0, "") else key)
 
 
 def label_of(key: SiteKey) -> str:
@@ -52,7 +52,7 @@ def label_of(key: SiteKey) -> str:
     return Site(name=key[0], occurrence=key[1], part=key[2]).label()
 
 
-def first_difference(a: SideRun, b: SideRun) -> Location | None:
+def first_difference(a: SideRun, b: SideRun) -> OpLocation | None:
     """The first differing row of two runs in causal order, or where logits differ behind equal rows.
 
     Sites that one side lacks are passed over, and so are those that have another dtype there.
@@ -61,14 +61,14 @@ def first_difference(a: SideRun, b: SideRun) -> Location | None:
     for position, (row_a, row_b) in enumerate(zip(a.row_hashes, b.row_hashes, strict=False)):
         for in_a, in_b, key in common:
             if row_a[in_a] and row_b[in_b] and row_a[in_a] != row_b[in_b]:
-                return Location(position, key)
+                return OpLocation(position, key)
         logits = a.logits_hashes[position], b.logits_hashes[position]
         if None not in logits and logits[0] != logits[1]:
-            return Location(position, None)
+            return OpLocation(position, None)
     return None
 
 
-def differ_at(a: SideRun, b: SideRun, location: Location) -> bool:
+def differ_at(a: SideRun, b: SideRun, location: OpLocation) -> bool:
     """Whether both runs computed this row, or these logits, and they are not equal."""
     if location.position >= min(len(a.row_hashes), len(b.row_hashes)):
         return False
@@ -92,7 +92,7 @@ def common_sites(a: SideRun, b: SideRun) -> list[tuple[int, int, SiteKey]]:
     ]
 
 
-def origin_of(location: Location, patched: SideRun) -> Location:
+def origin_of(location: OpLocation, patched: SideRun) -> OpLocation:
     """The location itself where a row of A had to be put in; else the first at which one had to be.
 
     A row that differs in B and no longer differs once the rows before it are A's has no fault of its own. It
@@ -104,6 +104,6 @@ def origin_of(location: Location, patched: SideRun) -> Location:
         patched: B's run with A's rows.
     """
     origins = [
-        Location(position, site_key(patched.sites[index])) for position, index in sorted(patched.patched)
+        OpLocation(position, site_key(patched.sites[index])) for position, index in sorted(patched.patched)
     ]
     return location if location.site is None or location in origins or not origins else origins[0]
