@@ -13,8 +13,7 @@ import typer
 from . import __version__
 from .commands.command_group import CommandGroup
 from .commands.console import tolerate_closed_streams
-from .schemas.error_report import report_error
-from .schemas.errors import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK, RipError
+from .schemas.errors import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK, RipError, report_error
 
 app = typer.Typer(
     name="rip",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.choices import LEVELS, Level, check_choice
 from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared, RipError, stated_option
 from ..schemas.files import check_output, check_output_file
+from ..schemas.lane import LEVELS, Level, check_choice
 from .console import print_sentence, shown_progress, stderr_console
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def diverge(
             save_verdict(verdict, folder)
             print_zoom(console, verdict)
     if html is not None:
-        from ..diverge.present.report.write import write_report
+        from ..diverge.present.report.build import write_report
 
         write_report(folder, html, a, b)
         print_sentence(console, f"Wrote {html}")
@@ -137,7 +137,7 @@ def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader
         BadInput: It needs a tolerance.
         NothingCompared: The traces hold nothing that decides it.
     """
-    from ..diverge.present.findings.sentence import why
+    from ..diverge.present.findings.write import why
 
     judged = verdict.levels[level]
     if judged.state == "not stated":

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.choices import STRENGTHS, Strength, check_choice
 from ..schemas.errors import BadInput, printable
+from ..schemas.lane import STRENGTHS, Strength, check_choice
 from .console import shown_progress, stderr_console
 from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 from .lane_options import ApiKeyEnv
@@ -249,7 +249,7 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
     from ..experiments.lanes.request import read_server_key
     from ..fingerprint.load import from_bytes, input_name, read_input
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.present.findings import list_warnings
+    from ..fingerprint.present.drift_report import list_warnings
     from ..fingerprint.remote.address import Server
 
     key = read_server_key(source.url, source.api_key_env)

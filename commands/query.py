@@ -62,7 +62,7 @@ def query(
 
     SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
     """
-    from ..diverge.present.findings.sentence import sentence
+    from ..diverge.present.findings.write import sentence
     from ..diverge.views.catalog import open_views
     from ..diverge.views.query import run
 
@@ -111,7 +111,7 @@ def _format_of(output: Path | None) -> Format:
 
 
 def _write(rows: Rows, form: Format, output: Path | None) -> None:
-    from ..diverge.views import output as writers
+    from ..diverge.views import query as writers
 
     if form == "table":
         _write_table(rows, output)
@@ -130,7 +130,7 @@ def _write(rows: Rows, form: Format, output: Path | None) -> None:
 
 
 def _write_table(rows: Rows, output: Path | None) -> None:
-    from ..diverge.views.output import first_rows, is_number, visible
+    from ..diverge.views.query import first_rows, is_number, visible
 
     cells, more, cut = first_rows(rows, MAX_TABLE_ROWS)
     names = [visible(name) for name in rows.schema.names]

@@ -49,7 +49,7 @@ def report(
     Token text, times and settings come from the two traces, as long as they exist; without them the report
     holds what the folder holds, and says so.
     """
-    from ..diverge.present.report.write import write_report
+    from ..diverge.present.report.build import write_report
 
     out = out or _default_output(folder)
     form = FORMATS.get(out.suffix.lower())

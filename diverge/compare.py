@@ -15,7 +15,7 @@ from ..schemas.verdict import Compared, TraceRef, Verdict
 from .causes.diagnose import Compared as ComparedTraces
 from .causes.diagnose import diagnose
 from .causes.first_difference import first_differences, first_rows
-from .causes.observe.pass_order import begin_where_they_ran_first
+from .causes.observe.observation import begin_where_they_ran_first
 from .comparison.agreement import agreement
 from .comparison.batches import Progress, compare_batches
 from .comparison.levels import levels, strongest
@@ -25,14 +25,13 @@ from .comparison.tabulate import candidate_rows, change_rows, site_rows, site_to
 from .comparison.tally import PairState, Tally
 from .comparison.tokens import with_sites
 from .comparison.unseen import not_seen
-from .patterns.causes_by_sequence import causes_by_sequence
-from .patterns.sequences import SequenceFacts
+from .patterns import SequenceFacts, causes_by_sequence
 from .present.findings.write import with_sentences
-from .reading.checksums import check_row_hashes
+from .reading.columns import check_row_hashes
 from .reading.load import Trace, open_trace
 from .reference.judge import judge
 from .reference.table_rows import reference_rows
-from .result.writer import ResultWriter
+from .result_folder import ResultWriter
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..schemas.choices import CaptureLevel, NarrowLevel
 from ..schemas.command_line import DivergeCommand
 from ..schemas.errors import EngineFailed
-from ..schemas.files import write_private
+from ..schemas.files import OutputLock, write_private
+from ..schemas.lane import CaptureLevel, NarrowLevel
 from ..schemas.narrow import Narrow, NarrowObservation
-from ..schemas.output_lock import OutputLock
 from .lanes.request import LaneRequest
 from .progress import Progress
-from .settings_search.ledger import Ledger
 from .settings_search.mixtures import Mixture, RunOptions, check, prepare
-from .settings_search.resume import RESULT, continued_search, make_folder, new_search
+from .settings_search.resume import RESULT, Ledger, continued_search, make_folder, new_search
 from .settings_search.runs import Runs
 from .settings_search.search import GOOD, On
 from .settings_search.search import narrow as search

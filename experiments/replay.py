@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.choices import CaptureLevel, Mode
 from ..schemas.errors import BadInput
 from ..schemas.files import check_output_file
+from ..schemas.lane import CaptureLevel, Mode
 from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
 from .lanes.resolve import IN_PROCESS, ResolvedLane
@@ -119,7 +119,7 @@ def replay_on_lane(request: ReplayRequest, progress: Progress) -> Replayed:
 def _plan(request: ReplayRequest) -> _Plan:
     """Check everything that shows before the model is read."""
     from ..replay.request.from_trace import answered, golden_from_trace
-    from ..schemas.output_lock import OutputLock
+    from ..schemas.files import OutputLock
 
     capture = request.capture or "sites"
     if request.golden is not None and request.mode == "free":

@@ -43,8 +43,7 @@ def zoom_into(
         BadInput: A side cannot be run again here.
         EngineFailed: A model fails.
     """
-    from ..diverge.op_comparison.compare_reruns import ZoomTarget, zoom
-    from ..diverge.op_comparison.rerun_check import read_recorded
+    from ..diverge.op_comparison.compare_reruns import ZoomTarget, read_recorded, zoom
     from ..diverge.present.zoom import zoom_with_sentences
     from ..replay.op_recording.reconstruct import check_model_exists, check_rerunnable
     from ..replay.request.from_trace import golden_from_trace
@@ -88,7 +87,7 @@ def save_verdict(verdict: Verdict, folder: Path) -> None:
     Raises:
         OutputFailed: It cannot be written.
     """
-    from ..diverge.result.tables import SUMMARY_FILE
+    from ..diverge.result_folder import SUMMARY_FILE
     from ..schemas.files import write_private
 
     path = folder / SUMMARY_FILE

@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import OutputFailed
-from ..schemas.files import create_file, replace_file
-from ..schemas.output_lock import OutputLock
+from ..schemas.files import OutputLock, create_file, replace_file
 from ..schemas.trace import (
     HASH_BYTES,
     HEADER_KEY,

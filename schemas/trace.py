@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from . import columns
 from .base import Document, Record
-from .choices import CaptureLevel as CaptureLevel
-from .choices import Mode as Mode
 from .columns import Column
 from .fingerprint import Fingerprint
+from .lane import CaptureLevel as CaptureLevel
+from .lane import Mode as Mode
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 from .base import Document, JsonObject, Real, Record, Upgrade
 from .change import Change
 from .claim import Level
-from .findings.command import Command
 from .findings.evidence import Evidence
 from .findings.reasons import Reason
-from .findings.statement import Location, ModuleKind
+from .findings.statement import Command, Location, ModuleKind
 from .findings.unseen import EarlierRows, Missing, NotSeen
 from .reference import Reference
 from .sequences import Agreement, Patterns

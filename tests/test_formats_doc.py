@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from rip.diverge.result.tables import TABLES
+from rip.diverge.result_folder import TABLES
 from rip.schemas.trace import COLUMNS
 
 TEXT = (Path(__file__).parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.command_line import DivergeCommand, QueryCommand, ReplayCommand
-from ...schemas.findings.command import Command
+from ...schemas.findings.statement import Command
 from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM
 from ...schemas.trace import Mode, Setting, TraceHeader
 from .settings import Group, names_of, normal

@@ -25,10 +25,9 @@ from ...schemas.reference import Reference
 from ...schemas.trace import Lane, Setting, Site, TraceHeader
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
-from .changed_fields import field_changed
 from .commands import Commands, reading
 from .observe.observation import Observation
-from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, names_of, normal
+from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, field_changed, names_of, normal
 
 Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...schemas.verdict import Cause, Interpretation
 from .evidence import Basis
-from .rules import execution, kv_cache, length, model, module, prompt, reference, sampling
+from .rules import execution, model, module, prompt, sampling
 from .rules.finding import Confidence, Finding
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
@@ -47,7 +47,7 @@ def rank(basis: Basis) -> list[Cause]:
             id=entry.id,
             subject=finding.subject,
             evidence=finding.evidence,
-            missing=[*finding.missing, *reference.without_reference(entry.id, basis)],
+            missing=[*finding.missing, *model.without_reference(entry.id, basis)],
             confidence=finding.confidence,
             confirm=finding.confirm,
             interpretation=finding.interpretation or _interpretation(entry, finding),
@@ -69,9 +69,9 @@ TABLE: tuple[Entry, ...] = (
     Entry("prompt-truncated", prompt.truncated, "prompts part"),
     Entry("prompt-insertion", prompt.insertion, "prompts part"),
     Entry("prompt", prompt.prompt, "prompts part"),
-    Entry("length-limit", length.length_limit, "ends the same"),
-    Entry("stop-rule", length.stop_rule, "ends the same"),
-    Entry("length", length.length, "ends the same"),
+    Entry("length-limit", prompt.length_limit, "ends the same"),
+    Entry("stop-rule", prompt.stop_rule, "ends the same"),
+    Entry("length", prompt.length, "ends the same"),
     Entry("non-finite", module.not_finite, "rows not finite"),
     Entry("sampling-contract", sampling.contract, "state A's value"),
     Entry("no-seed", sampling.no_seed, "repeats differ"),
@@ -88,7 +88,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("batch-rows", module.batch_rows, "repeats differ"),
     Entry("moe-routing", module.routing, "repeats at the same place"),
     Entry("positions", module.positions, "repeats at the same place"),
-    Entry("kv-cache", kv_cache.kv_cache, "fresh cache"),
+    Entry("kv-cache", execution.kv_cache, "fresh cache"),
     Entry("batch-shape", execution.batch, "same setting as A"),
     Entry("padding", execution.padding, "same setting as A"),
     Entry("prefill-decode", execution.paths, "same setting as A"),
@@ -99,8 +99,8 @@ TABLE: tuple[Entry, ...] = (
     Entry("parallel-topology", execution.parallel, "same setting as A"),
     Entry("graph-path", execution.graph, "same setting as A"),
     Entry("kernel", execution.kernels, "environment changed"),
-    Entry("beyond-rounding", reference.beyond_rounding, "ratio over all positions"),
-    Entry("decode-path", kv_cache.decode_path, "rows of one prefill"),
+    Entry("beyond-rounding", model.beyond_rounding, "ratio over all positions"),
+    Entry("decode-path", execution.decode_path, "rows of one prefill"),
     Entry("one-row", module.one_row, "repeats at the same place"),
     Entry("module", module.module, "repeats at the same place"),
     Entry("moe-routing-behind", module.routing_behind, "forced tokens"),

@@ -20,7 +20,7 @@ from ...schemas.sequences import (
 )
 from ...schemas.trace import Setting, TraceHeader
 from ..reading.columns import RowReader
-from ..statistics.intervals import wilson
+from ..statistics import wilson
 from .align import SequenceKey, row_of
 from .pairing import Outputs, Pairing
 

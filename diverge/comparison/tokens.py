@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from ..reading.candidates import NO_TOKEN, Candidates
 from ..reading.columns import CandidateReader, Extent, ListLengths, RowReader
-from ..reading.load import Trace
-from ..result.tables import arrow_schema
+from ..reading.load import NO_TOKEN, Candidates, Trace
+from ..result_folder import arrow_schema
 from .align import Run
 from .sites import SiteRows
 from .topk import Differences, differences

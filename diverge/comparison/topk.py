@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..reading.candidates import NO_TOKEN, Candidates
+from ..reading.load import NO_TOKEN, Candidates
 
 _SMALLEST = 1e-12  # a rest bucket below this is rounding in the recorded logprobs
 

@@ -5,21 +5,29 @@ How a side runs comes in as a function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.errors import BadInput
 from ...schemas.findings.ops import (
     FoundElsewhere,
     NotReproduced,
     NotTransplanted,
     RunsEqual,
     SitesRetyped,
+    StillDiffers,
     ZoomNote,
 )
 from ...schemas.findings.statement import Location
 from ...schemas.verdict import FirstSite
-from ...schemas.zoom import OpFinding, Rerun, RunSide, SideCheck, SideRun, Transplant, Zoom
-from ..reading.load import site_key
+from ...schemas.zoom import OpFinding, Rerun, RunSide, SideCheck, SideRun, Transplant, TransplantedSite, Zoom
+from ..reading.load import DAMAGE, Group, SiteKey, damaged, open_trace, site_key
 from .findings import with_maker
 from .first_op import first_differing_op, making
 from .location import (
@@ -31,8 +39,141 @@ from .location import (
     location_of,
     origin_of,
 )
-from .rerun_check import Recorded, check
-from .transplant import transplanted
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One sequence of a trace, by position."""
+
+    tokens: dict[int, int] = field(repr=False)
+    hashes: dict[int, tuple[bytes, ...]] = field(repr=False)
+    """Row hash of each site; empty bytes where the row was not computed."""
+    sites: tuple[SiteKey, ...]
+
+
+def read_recorded(path: Path, request_id: str, sample: int) -> Recorded:
+    """Read one sequence of a trace.
+
+    Raises:
+        BadInput: The trace cannot be read, or does not hold the sequence.
+    """
+    trace = open_trace(path)
+    tokens: dict[int, int] = {}
+    hashes: dict[int, tuple[bytes, ...]] = {}
+    try:
+        for group in trace.groups:
+            for position, token, digests in _rows(group, request_id, sample):
+                tokens[position] = token
+                hashes[position] = tuple(digest or b"" for digest in digests)
+    except DAMAGE as error:
+        raise damaged(path, error) from None
+    if not tokens:
+        raise BadInput(f"{path} has no sample {sample} of {request_id}", "compare traces that have it")
+    return Recorded(tokens, hashes, tuple(site_key(site) for site in trace.header.sites))
+
+
+def _rows(group: Group, request_id: str, sample: int) -> Iterator[tuple[int, int, Sequence[bytes | None]]]:
+    """Position, token and row hashes of the rows of one sequence."""
+    file = group.part.file
+    table = file.read_row_group(group.index, columns=["request_id", "sample", "position", "token_id"])
+    of_request = pc.equal(table["request_id"].cast(pa.string()), request_id)
+    rows = np.flatnonzero(pc.and_(of_request, pc.equal(table["sample"], sample)).to_numpy())
+    if not len(rows):
+        return
+    hashes: list[Sequence[bytes | None] | None] = [None] * len(rows)
+    if group.part.width:
+        hashes = file.read_row_group(group.index, columns=["site_hash"])["site_hash"].take(rows).to_pylist()
+    chosen = table.take(rows)
+    for position, token, digests in zip(
+        chosen["position"].to_pylist(), chosen["token_id"].to_pylist(), hashes, strict=True
+    ):
+        yield position, token, digests or ()
+
+
+def check(run: SideRun, known: Recorded | None) -> SideCheck:
+    """Whether a re-run repeats the recorded rows, as far as the tokens are those that were recorded."""
+    if known is None or not any(any(row) for row in known.hashes.values()):
+        return SideCheck(state="not recorded")
+    index = {site_key(site): number for number, site in enumerate(run.sites)}
+    columns = [index.get(key) for key in known.sites]
+    labels = [site.label() for site in run.sites]
+    compared = 0
+    for position, token in enumerate(run.tokens):
+        if known.tokens.get(position) != token:
+            break
+        for digest, column in zip(known.hashes.get(position, ()), columns, strict=False):
+            if column is None or not digest or not run.row_hashes[position][column]:
+                continue
+            compared += 1
+            if run.row_hashes[position][column] != digest:
+                where = Location(position=position, site=labels[column])
+                return SideCheck(state="not repeated", rows=compared, where=where)
+    return SideCheck(state="repeated" if compared else "not recorded", rows=compared)
+
+
+LOGITS = "logits"
+"""The output of the head, instead of a site's label."""
+
+
+def transplanted(a: SideRun, patched: SideRun) -> Transplant:
+    """Which sites needed A's rows, and whether B then follows A.
+
+    Args:
+        a: A's run, with the rows that it kept.
+        patched: B's run, in which every row that differed from A's was replaced by A's. Each of these had
+            equal inputs, so each is an origin.
+    """
+    if a.kept is None:
+        return Transplant(state="not run", why=NotTransplanted(kind="no rows kept"))
+    first, stop = a.kept.first, min(a.kept.stop, len(a.row_hashes), len(patched.row_hashes))
+    by_site: dict[int, list[int]] = defaultdict(list)
+    for position, index in sorted(patched.patched):
+        by_site[index].append(position)
+    origins = [
+        TransplantedSite(site=patched.sites[index].label(), positions=len(at), first=min(at), last=max(at))
+        for index, at in sorted(by_site.items())
+    ]
+    logits = [
+        position
+        for position in range(first, stop)
+        if a.logits_hashes[position] is not None and patched.logits_hashes[position] is not None
+    ]
+    by_head = [at for at in logits if a.logits_hashes[at] != patched.logits_hashes[at]]
+    left = _left_differing(a, patched, first, stop)
+    why: StillDiffers | NotTransplanted | None = None
+    if left is not None:
+        why = StillDiffers(at=left)
+    elif by_head:  # behind rows that are all A's
+        origins.append(
+            TransplantedSite(site=LOGITS, positions=len(by_head), first=by_head[0], last=by_head[-1])
+        )
+    elif not logits:
+        why = NotTransplanted(kind="no logits")
+    last = max((position for position in range(first, stop) if any(a.row_hashes[position])), default=first)
+    return Transplant(
+        state="proven" if why is None else "not proven",
+        origins=origins,
+        first=first,
+        last=last,
+        logits=len(logits),
+        logits_equal=len(logits) - (0 if left is None else len(by_head)),
+        why=why,
+    )
+
+
+def _left_differing(a: SideRun, patched: SideRun, first: int, stop: int) -> Location | None:
+    """The first row that still differs though A's rows were put in."""
+    index_of = {site_key(site): index for index, site in enumerate(patched.sites)}
+    for position in range(first, stop):
+        for index, site in enumerate(a.sites):
+            other = index_of.get(site_key(site))
+            if other is None or (position, other) in patched.patched:
+                continue
+            digests = a.row_hashes[position][index], patched.row_hashes[position][other]
+            if all(digests) and digests[0] != digests[1]:
+                return Location(position=position, site=site.label())
+    return None
+
 
 Say = Callable[[str], None]
 

@@ -12,8 +12,18 @@ from dataclasses import replace
 from ...schemas.findings.ops import NoOpDiffers
 from ...schemas.recorded_ops import Op, OpTrace
 from ...schemas.zoom import OpFinding
-from .align_ops import Step, align_ops, is_view
-from .findings import ComparedOps, Pair, block_finding, op_finding, ops_of, outside_finding, weight_finding
+from .findings import (
+    ComparedOps,
+    Pair,
+    Step,
+    align_ops,
+    block_finding,
+    is_view,
+    op_finding,
+    ops_of,
+    outside_finding,
+    weight_finding,
+)
 from .tensors import Equality, compare
 
 

@@ -14,10 +14,8 @@ from rich.text import Text
 
 from ...schemas.claim import LEVELS
 from ..comparison.site_plan import layer_number
-from .findings.commands import in_shell
-from .findings.interpretation import how_to_read
 from .findings.labels import label
-from .findings.sentence import sentence
+from .findings.write import how_to_read, in_shell, sentence
 from .format import drift, listed, number, plain, plural
 from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
 from .verdict import headline, is_cut, level_reason, logprob_line, reference_lines, second_line

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock, local
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.trace import arrow_schema
-from .candidates import Candidates, Lists
-from .load import DAMAGE, Group, Trace, damaged, open_parquet
-from .pages import PlainLists, plain_lists
+from ...schemas.trace import SITE_COLUMNS, arrow_schema
+from .load import DAMAGE, Candidates, Group, Lists, Part, Trace, damaged, open_parquet
+from .pages import PlainLists, check_chunk, plain_lists
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
 
 _CACHE_BYTES = 4 << 20
 _KNOWN_LENGTHS = 8
@@ -221,3 +225,47 @@ def split(trace: Trace, extents: list[Extent]) -> Iterator[tuple[int | None, int
             take = min(stop, group.first_row + group.rows) - row
             yield number, row - group.first_row, take
             row += take
+
+
+def check_row_hashes(trace: Trace, row: int) -> None:
+    """Check the page of row hashes that holds a row of a trace.
+
+    Raises:
+        BadInput: It is not what was written.
+    """
+    group = trace.groups[trace.group_of(row)]
+    with _descriptor(group.part) as descriptor:
+        check_column(descriptor, group, "site_hash")
+
+
+def check_small_columns(part: Part) -> None:
+    """Check all pages of a file but those of the site columns, which are most of it. Raises as above."""
+    with _descriptor(part) as descriptor:
+        for index in range(part.file.metadata.num_row_groups):
+            chunks = part.file.metadata.row_group(index)
+            for leaf in range(chunks.num_columns):
+                chunk = chunks.column(leaf)
+                if chunk.path_in_schema.partition(".")[0] not in SITE_COLUMNS:
+                    _check(descriptor, part, chunk)
+
+
+def check_column(descriptor: int, group: Group, column: str) -> None:
+    """Check the pages of one column of a row group. Raises as above."""
+    leaf, _ = group.part.leaves[column]
+    _check(descriptor, group.part, group.part.file.metadata.row_group(group.index).column(leaf))
+
+
+def _check(descriptor: int, part: Part, chunk: pq.ColumnChunkMetaData) -> None:
+    try:
+        check_chunk(descriptor, chunk)
+    except ValueError as error:
+        raise damaged(part.path, error) from None
+
+
+@contextmanager
+def _descriptor(part: Part) -> Iterator[int]:
+    descriptor = os.open(part.path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

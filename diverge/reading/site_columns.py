@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ...schemas.errors import BadInput
 from ...schemas.trace import HASH_BYTES, SKETCH_SIZE
-from .checksums import check_column
+from .columns import check_column
 from .load import DAMAGE, Group, Part, Trace, damaged, open_parquet
 from .pages import PlainPage, plain_page
 

@@ -12,8 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ..statistics.intervals import Z_95, wilson_bounds
-from ..statistics.jumps import EARLIER, SKETCH_WIDTH
+from ..statistics import EARLIER, SKETCH_WIDTH, Z_95, wilson_bounds
 
 ERROR = 0.05
 """Chance, over all sites and views together, of calling two equally good sides unequal."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..comparison.site_plan import layer_number
-from ..result.tables import arrow_schema
+from ..result_folder import arrow_schema
 from .judge import Judged
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
 from ...schemas.findings.unseen import Unread
-from ..result import tables
-from ..result.read_verdict import REPEAT_DIVERGE, read_verdict
+from .. import result_folder
+from ..result_folder import REPEAT_DIVERGE, read_verdict
 from . import view_sql
 from .columns import RESULT_VIEWS, TRACE_VIEWS, View
 from .interruptible import interruptible
 from .memory_tables import create_table
-from .sequence_sql import interval_functions
+from .sequence_sql import create_zoom, interval_functions
 from .trace_tables import create_trace_tables
-from .zoom_table import create_zoom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +87,7 @@ def open_views(path: Path) -> Iterator[Views]:
         connection.execute(f"SET temp_directory = {view_sql.quoted(spill)}")
         unfilled: dict[str, str] = {}
         try:
-            if path.is_dir() and (path / tables.SUMMARY_FILE).exists():
+            if path.is_dir() and (path / result_folder.SUMMARY_FILE).exists():
                 files, unfilled = _register_result(connection, path)
                 views = RESULT_VIEWS
             else:
@@ -132,16 +131,16 @@ def _register_result(
     verdict = read_verdict(folder)
     files = {
         name: folder / f"{name}.parquet"
-        for name in tables.TABLES
-        if name not in tables.LATER_TABLES or (folder / f"{name}.parquet").exists()
+        for name in result_folder.TABLES
+        if name not in result_folder.LATER_TABLES or (folder / f"{name}.parquet").exists()
     }
     for file in files.values():
         _check_parquet(file)
     create_zoom(connection, verdict.zoom)
     for name, function in interval_functions():
         connection.create_function(name, function, None, "DOUBLE", type="arrow")
-    for name in tables.TABLES.keys() - files.keys():  # a result of an older rip
-        create_table(connection, name, tables.TABLES[name])
+    for name in result_folder.TABLES.keys() - files.keys():  # a result of an older rip
+        create_table(connection, name, result_folder.TABLES[name])
     for statement in view_sql.result_views(files):
         _create_view(connection, statement)
     filled = {"zoom": verdict.zoom is not None}
@@ -168,12 +167,12 @@ def _check_parquet(file: Path) -> None:
 
 
 def _register_trace(connection: duckdb.DuckDBPyConnection, path: Path, unread: list[Unread]) -> list[Path]:
-    from ..reading.checksums import check_small_columns
+    from ..reading.columns import check_small_columns
     from ..reading.load import HEADER_FILE, open_trace
 
     if path.is_dir() and not (path / HEADER_FILE).exists():
         raise BadInput(
-            f"{path}: neither a result of rip diverge (no {tables.SUMMARY_FILE})"
+            f"{path}: neither a result of rip diverge (no {result_folder.SUMMARY_FILE})"
             f" nor the parts of a trace (no {HEADER_FILE})",
             "give the folder that rip diverge wrote with -o, or a trace file",
         )

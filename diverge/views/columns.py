@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...schemas import trace
-from ..result.tables import TABLES
-from . import trace_tables, zoom_table
+from ..result_folder import TABLES
+from . import sequence_sql, trace_tables
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ RESULT_VIEWS = {
     ),
     "zoom": View(
         "SELECT finding, transplant, origin, origin_positions, origin_first, origin_last FROM zoom",
-        _meanings(zoom_table.COLUMNS),
+        _meanings(sequence_sql.COLUMNS),
         "rip diverge --zoom",
     ),
 }

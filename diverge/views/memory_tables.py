@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from ..result.tables import Column
+    from ..result_folder import Column
 
 
 def create_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..result.tables import TABLES, Column
+from ..result_folder import TABLES, Column
 from .memory_tables import create_table, writable
 from .view_sql import LABEL, LAYER
 

@@ -10,8 +10,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...schemas.error_report import VARIABLE, ErrorReport, read_report
-from ...schemas.errors import EXIT_FAILS, EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NOTHING_COMPARED
+from ...schemas.errors import (
+    EXIT_FAILS,
+    EXIT_HOLDS,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_COMPARED,
+    VARIABLE,
+    ErrorReport,
+    read_report,
+)
 from ...schemas.files import write_private
 
 _STOP_S = 30.0

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.choices import CaptureLevel, Mode
 from ...schemas.errors import BadInput, stated_option
-from .process import check_interpreter, runs_in_process
+from ...schemas.lane import CaptureLevel, Mode
+from .process import check_interpreter, recorded_variables, runs_in_process, split_variables
 from .request import LaneRequest, read_server_key
-from .variables import recorded_variables, split_variables
 
 if TYPE_CHECKING:
     from ...fingerprint.model.ref import ModelRef

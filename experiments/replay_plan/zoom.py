@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.choices import CaptureLevel, Mode
 from ...schemas.errors import BadInput, stated_option
 from ...schemas.files import check_output_file
+from ...schemas.lane import CaptureLevel, Mode
 
 if TYPE_CHECKING:
     from ...replay.request.resolve import Golden

@@ -22,7 +22,7 @@ from .resume import RESULT
 
 if TYPE_CHECKING:
     from ...schemas.narrow import NarrowLevel
-    from .ledger import Ledger
+    from .resume import Ledger
     from .search import On
 
 _COMPARING = ".comparing"
@@ -94,7 +94,7 @@ class Runs:
 
     def _compare(self, reference: Path, trace: Path, seconds: float) -> NarrowObservation:
         from ...diverge.compare import diverge
-        from .judge import judge
+        from .noise import judge
 
         result = self._folder / _COMPARING
         try:

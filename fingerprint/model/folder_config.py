@@ -16,7 +16,7 @@ from .ref import ADAPTER_CONFIG, adapter_weights
 from .weights import not_read
 
 if TYPE_CHECKING:
-    from ...schemas.choices import Strength
+    from ...schemas.lane import Strength
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 CONFIG_FIELDS = (

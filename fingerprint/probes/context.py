@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ...schemas.choices import Strength
+    from ...schemas.lane import Strength
     from ..model.hashing import Progress
     from ..model.ref import ModelRef
     from ..remote.address import Server

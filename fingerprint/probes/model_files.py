@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
-    from ...schemas.choices import Strength
+    from ...schemas.lane import Strength
     from ..model.hashing import Progress
     from .context import Context
 

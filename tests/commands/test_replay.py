@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from fakes.command_line import Done
 from rip.commands import replay as command
-from rip.schemas.output_lock import OutputLock
+from rip.schemas.files import OutputLock
 from rip.schemas.trace import HEADER_KEY, TraceHeader
 
 

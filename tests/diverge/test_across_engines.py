@@ -21,7 +21,7 @@ from fakes.traces import (
 from fakes.verdicts import sentences, typed
 from rip import cli
 from rip.diverge.compare import Context, diverge
-from rip.diverge.present.findings.sentence import unseen_before, why
+from rip.diverge.present.findings.write import unseen_before, why
 from rip.schemas.change import Change
 from rip.schemas.findings.unseen import SitesLeftOut
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
-from rip.diverge.present.findings.sentence import why
-from rip.diverge.statistics.intervals import Z_95, wilson
+from rip.diverge.present.findings.write import why
+from rip.diverge.statistics import Z_95, wilson
 from rip.schemas.sequences import Agreement
 from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
 from rip.schemas.verdict import Verdict
@@ -169,7 +169,7 @@ def test_text_only_samples_agree_by_text(tmp_path: Path) -> None:
 
 def test_the_report_shows_the_shares(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    from rip.diverge.present.report.write import write_report
+    from rip.diverge.present.report.build import write_report
 
     compared(tmp_path, {"r0": "xx", "r1": "xy"}, {"r0": "xx", "r1": "xy"})
     write_report(tmp_path / "out", tmp_path / "r.html")

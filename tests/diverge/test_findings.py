@@ -14,8 +14,8 @@ from faults.lab import Lab
 from faults.reworded import WORDS, data_of, reworded, with_rewording
 from rip.diverge import compare
 from rip.diverge.causes.rank import TABLE
-from rip.diverge.present.findings import interpretation, labels, write
-from rip.diverge.present.findings import sentence as sentences
+from rip.diverge.present.findings import labels, write
+from rip.diverge.present.findings import write as sentences
 from rip.schemas.base import Record
 from rip.schemas.findings.statement import Statement
 from rip.schemas.verdict import Cause, Interpretation, Verdict
@@ -34,7 +34,7 @@ def test_every_kind_of_finding_has_a_sentence() -> None:
 
 def test_every_cause_has_a_label_and_every_command_a_reading() -> None:
     assert set(labels.LABELS) == {entry.id for entry in TABLE}
-    assert set(interpretation.SENTENCES) == {*get_args(Interpretation)}
+    assert set(write.INTERPRETATIONS) == {*get_args(Interpretation)}
 
 
 def statements(record: Record) -> Iterator[Record]:

@@ -15,14 +15,12 @@ from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites,
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rip.diverge import patterns as patterns_causes
 from rip.diverge.compare import diverge
-from rip.diverge.patterns import causes_by_sequence as patterns_causes
 from rip.diverge.present.terminal import print_summary
 from rip.diverge.reading.load import read_header
-from rip.diverge.result.tables import LATER_TABLES
-from rip.diverge.statistics.intervals import wilson
-from rip.diverge.statistics.jumps import jump_of
-from rip.diverge.statistics.survival import survival
+from rip.diverge.result_folder import LATER_TABLES
+from rip.diverge.statistics import jump_of, survival, wilson
 from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run
 from rip.schemas.trace import Request

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fakes import results
+from rip.diverge import result_folder
+from rip.diverge.present.report.build import write_report
 from rip.diverge.present.report.pictures.heat import NOT_COMPUTED
-from rip.diverge.present.report.write import write_report
-from rip.diverge.result import tables
 from rip.schemas.errors import MissingPackage, RipError
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x00"
@@ -120,8 +120,10 @@ def test_equal_tokens_over_unequal_numbers_are_not_called_equal_runs(tmp_path: P
 @pytest.mark.parametrize("scene", [results.Scene(), results.Scene(bitwise_equal=True)])
 def test_empty_tables_break_nothing(tmp_path: Path, scene: results.Scene) -> None:
     results.write_result(tmp_path / "result", scene)
-    for name in tables.TABLES:
-        pq.write_table(tables.arrow_schema(name).empty_table(), tmp_path / "result" / f"{name}.parquet")
+    for name in result_folder.TABLES:
+        pq.write_table(
+            result_folder.arrow_schema(name).empty_table(), tmp_path / "result" / f"{name}.parquet"
+        )
     write_report(tmp_path / "result", tmp_path / "r.html")
     assert "rip · postmortem" in Page((tmp_path / "r.html").read_text()).text
 
@@ -129,10 +131,12 @@ def test_empty_tables_break_nothing(tmp_path: Path, scene: results.Scene) -> Non
 def test_a_comparison_of_tokens_alone_says_that_the_inside_was_not_seen(tmp_path: Path) -> None:
     results.write_result(tmp_path / "result", results.Scene())
     for name in ("sites", "site_totals"):
-        pq.write_table(tables.arrow_schema(name).empty_table(), tmp_path / "result" / f"{name}.parquet")
+        pq.write_table(
+            result_folder.arrow_schema(name).empty_table(), tmp_path / "result" / f"{name}.parquet"
+        )
     tokens = pq.read_table(tmp_path / "result" / "tokens.parquet").to_pylist()
     rows = [row | {"sites_compared": 0, "sites_differing": 0, "first_site": None} for row in tokens]
-    table = pa.Table.from_pylist(rows, schema=tables.arrow_schema("tokens"))
+    table = pa.Table.from_pylist(rows, schema=result_folder.arrow_schema("tokens"))
     pq.write_table(table, tmp_path / "result" / "tokens.parquet")
     write_report(tmp_path / "result", tmp_path / "r.html")
     assert "No module output was captured in both traces" in (tmp_path / "r.html").read_text()
@@ -215,7 +219,7 @@ def test_the_size_is_bounded_for_long_sequences_and_many_sites(tmp_path: Path) -
         "l2_a": np.ones(some, np.float32),
         "l2_b": np.ones(some, np.float32),
     }
-    pq.write_table(pa.table(columns, schema=tables.arrow_schema("sites")), folder / "sites.parquet")
+    pq.write_table(pa.table(columns, schema=result_folder.arrow_schema("sites")), folder / "sites.parquet")
     totals = [
         {
             "site": site,
@@ -232,7 +236,7 @@ def test_the_size_is_bounded_for_long_sequences_and_many_sites(tmp_path: Path) -
         for site in range(sites)
     ]
     pq.write_table(
-        pa.Table.from_pylist(totals, schema=tables.arrow_schema("site_totals")),
+        pa.Table.from_pylist(totals, schema=result_folder.arrow_schema("site_totals")),
         folder / "site_totals.parquet",
     )
     write_report(folder, tmp_path / "r.html")
@@ -240,7 +244,7 @@ def test_the_size_is_bounded_for_long_sequences_and_many_sites(tmp_path: Path) -
 
 
 def _long_tokens(positions: int, prompt: int, sites: int) -> pa.Table:
-    schema = tables.arrow_schema("tokens")
+    schema = result_folder.arrow_schema("tokens")
     count = np.arange(positions, dtype=np.int32)
     steps = pa.array(np.where(count < prompt, 0, count - prompt), pa.int32(), mask=count < prompt)
     given = {

@@ -13,10 +13,10 @@ from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.diverge.causes.commands import Commands
 from rip.diverge.compare import diverge
+from rip.diverge.present.report.build import write_report
 from rip.diverge.present.report.reading.traces import find_sources
-from rip.diverge.present.report.write import write_report
-from rip.diverge.result.read_verdict import read_verdict
-from rip.schemas.findings.command import Command
+from rip.diverge.result_folder import read_verdict
+from rip.schemas.findings.statement import Command
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 SITES = llama_sites(2)

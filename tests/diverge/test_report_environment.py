@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.diverge.compare import diverge
+from rip.diverge.present.report.build import write_report
 from rip.diverge.present.report.environment import where_it_ran
 from rip.diverge.present.report.environment_changes import group_by_rule
 from rip.diverge.present.report.reading.traces import find_sources
-from rip.diverge.present.report.write import write_report
 from rip.schemas.change import Change
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rip.diverge.present.format import plain
-from rip.diverge.present.report.markdown import block, code, fenced, flowing, text
-from rip.diverge.present.report.write import write_report
+from rip.diverge.present.report.build import write_report
+from rip.diverge.present.report.rendering import block, code, fenced, flowing, text
 
 HOSTILE = "</b><script>alert(1)</script>|`x`|[a](b)*c*~~d~~ @team #1 www.example.org\n# head\u202e"
 GOLDEN = Path(__file__).parent.parent / "golden" / "postmortem.md"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes import results
-from rip.diverge.present.report.write import write_report
+from rip.diverge.present.report.build import write_report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{7*7}}\u202e\x00"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fakes import results
 from fakes.traces import header, llama_sites, result, sequence, write_trace
+from rip.diverge import result_folder
 from rip.diverge.compare import diverge
+from rip.diverge.present.report.appendix import proofs
+from rip.diverge.present.report.build import write_report
 from rip.diverge.present.report.environment_changes import group_by_rule
-from rip.diverge.present.report.proofs import proofs
-from rip.diverge.present.report.write import write_report
-from rip.diverge.result import tables
 from rip.schemas.change import Change
 from rip.schemas.findings.statement import Sentence
 from rip.schemas.fingerprint import fact
@@ -36,7 +36,7 @@ def document(folder: Path) -> tuple[str, str]:
 def changed(folder: Path, verdict: Verdict, **fields: Any) -> None:
     """Give a result folder another verdict."""
     text = verdict.model_copy(update=fields).to_json()
-    (folder / tables.SUMMARY_FILE).write_text(text)
+    (folder / result_folder.SUMMARY_FILE).write_text(text)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from fakes import results
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from rip.diverge.compare import diverge
 from rip.diverge.present.format import quoted_token
+from rip.diverge.present.report.build import write_report
 from rip.diverge.present.report.pictures.text_map import group_rows
-from rip.diverge.present.report.write import write_report
 from rip.schemas.findings.execution import ShapeDiffers
 from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
 from rip.schemas.findings.statement import Sentence

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.diverge.statistics.intervals import Z_95, newcombe_bounds, wilson, wilson_bounds
-from rip.diverge.statistics.survival import survival, survival_bounds
+from rip.diverge.statistics import Z_95, newcombe_bounds, survival, survival_bounds, wilson, wilson_bounds
 from scipy import stats
 
 COUNTS = st.integers(1, 400).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of)))

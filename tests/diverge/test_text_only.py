@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.pairing import first_difference
-from rip.diverge.present.findings.sentence import where, why
+from rip.diverge.present.findings.write import where, why
 from rip.diverge.views.catalog import open_views
 from rip.diverge.views.query import run as ask
 from rip.schemas.errors import BadInput, NothingCompared

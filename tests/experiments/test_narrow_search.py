@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from rip.experiments.settings_search.continuation import Continuation
-from rip.experiments.settings_search.ledger import Ledger, configuration_name
 from rip.experiments.settings_search.noise import Counts, Rule, are_distinguishable
-from rip.experiments.settings_search.resume import continued_search
+from rip.experiments.settings_search.resume import Ledger, configuration_name, continued_search
 from rip.experiments.settings_search.search import GOOD, Finding, On, narrow
 from rip.experiments.settings_search.sentences import (
     continuation_line,

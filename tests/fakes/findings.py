@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 from rip.schemas.findings import evidence, reasons, unseen
-from rip.schemas.findings.command import Command
 from rip.schemas.findings.evidence import Conclusion, Evidence
 from rip.schemas.findings.execution import (
     DtypeDiffers,
@@ -57,7 +56,7 @@ from rip.schemas.findings.rows import (
     RowsShifted,
     TokenRow,
 )
-from rip.schemas.findings.statement import Location, Sentence, SequenceName, Statement
+from rip.schemas.findings.statement import Command, Location, Sentence, SequenceName, Statement
 from rip.schemas.findings.tokens import (
     CandidateOrder,
     CandidatesFiltered,

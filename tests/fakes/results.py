@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rip.diverge.result import tables
+from rip.diverge import result_folder
 from rip.schemas import trace
 from rip.schemas.change import Change
-from rip.schemas.findings.command import Command
 from rip.schemas.findings.execution import ShapeDiffers
 from rip.schemas.findings.reasons import Measured, Plain
 from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
-from rip.schemas.findings.statement import Location
+from rip.schemas.findings.statement import Command, Location
 from rip.schemas.findings.unseen import AfterDivergence, NoEvidence
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 from rip.schemas.verdict import Cause, Compared, FirstSite, FirstToken, LevelVerdict, TraceRef, Verdict
@@ -191,12 +190,13 @@ def write_result(folder: Path, scene: Scene | None = None) -> Verdict:
     scene = scene or Scene()
     folder.mkdir(parents=True, exist_ok=True)
     rows = _rows(scene)
-    for name in tables.TABLES:
+    for name in result_folder.TABLES:
         pq.write_table(
-            pa.Table.from_pylist(rows[name], schema=tables.arrow_schema(name)), folder / f"{name}.parquet"
+            pa.Table.from_pylist(rows[name], schema=result_folder.arrow_schema(name)),
+            folder / f"{name}.parquet",
         )
     verdict = _verdict(scene, rows)
-    (folder / tables.SUMMARY_FILE).write_text(verdict.to_json())
+    (folder / result_folder.SUMMARY_FILE).write_text(verdict.to_json())
     return verdict
 
 
@@ -205,7 +205,7 @@ def _rows(scene: Scene) -> dict[str, list[dict[str, Any]]]:
     sites = site_table(scene.layers)
     always = len(sites) - 1  # the final norm is not computed inside the prompt
     diverges_at = next((index for index, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
-    out: dict[str, list[dict[str, Any]]] = {name: [] for name in tables.TABLES}
+    out: dict[str, list[dict[str, Any]]] = {name: [] for name in result_folder.TABLES}
     differing = [0] * len(sites)
     for pair, request_id in enumerate(scene.request_ids):
         moved = pair == 0 and not scene.bitwise_equal  # only the first sequence differs
@@ -221,7 +221,7 @@ def _rows(scene: Scene) -> dict[str, list[dict[str, Any]]]:
             shown = {} if first or not readable else _distribution(margin, drift)
             computed = 0 if not comparable else always + (position >= len(PROMPT) - 1)
             out["tokens"].append(
-                dict.fromkeys((column.name for column in tables.TABLES["tokens"]), None)
+                dict.fromkeys((column.name for column in result_folder.TABLES["tokens"]), None)
                 | {
                     "pair": pair,
                     "request_id": request_id,

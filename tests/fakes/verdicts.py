@@ -16,8 +16,8 @@ from fakes.traces import (
     write_trace,
 )
 from rip.diverge.compare import Context, diverge
-from rip.diverge.present.findings.commands import in_shell
-from rip.diverge.present.findings.sentence import sentence as sentence_of
+from rip.diverge.present.findings.write import in_shell
+from rip.diverge.present.findings.write import sentence as sentence_of
 from rip.schemas.change import Change
 from rip.schemas.findings.statement import Statement
 from rip.schemas.fingerprint import fact

@@ -18,7 +18,7 @@ from faults.kinds_modules import negate
 from faults.kinds_weights import scale_first
 from faults.lab import Lab
 from faults.zoomed import Zoomer, op_named, proven
-from rip.diverge.present.report.write import write_report
+from rip.diverge.present.report.build import write_report
 from rip.replay.engines.hf.engine import HfEngine
 
 KINDS = by_kind()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from faults.case import Side
 from faults.lab import Lab, Seen, header_of, tokens_of
-from rip.diverge.op_comparison.compare_reruns import ZoomTarget, zoom
-from rip.diverge.op_comparison.rerun_check import read_recorded
+from rip.diverge.op_comparison.compare_reruns import ZoomTarget, read_recorded, zoom
 from rip.replay.op_recording.reconstruct import check_rerunnable, mode_of, rebuild_batch
 from rip.replay.op_recording.rerun import run_side
 from rip.schemas.zoom import Rerun, RunSide, SideRun

@@ -16,9 +16,9 @@ from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve
 from rip.schemas.base import sha256_of
-from rip.schemas.choices import Strength
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fact, Fingerprint
+from rip.schemas.lane import Strength
 
 MODEL_PROBE = (Probe("model", ".probes.model_files:probe", ("model",), limit_s=None),)
 

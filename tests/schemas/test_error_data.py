@@ -8,9 +8,18 @@ import pickle
 import tempfile
 
 import pytest
-from rip.schemas.choices import MODES, check_choice
-from rip.schemas.error_report import VARIABLE, read_report, report_error
-from rip.schemas.errors import BadInput, EngineFailed, RipError, Stated, stated_option, stated_setting
+from rip.schemas.errors import (
+    VARIABLE,
+    BadInput,
+    EngineFailed,
+    RipError,
+    Stated,
+    read_report,
+    report_error,
+    stated_option,
+    stated_setting,
+)
+from rip.schemas.lane import MODES, check_choice
 
 
 def test_an_error_names_what_it_is_about_as_it_was_written() -> None:

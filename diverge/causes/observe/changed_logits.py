@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...comparison.align import row_of
 from ...comparison.tally import PairState
-from ...reading.candidates import NO_TOKEN
 from ...reading.columns import read_candidates
-from ...reading.load import Trace
+from ...reading.load import NO_TOKEN, Trace
 
 MOST = 4
 """Tokens that are kept: of more it is no single row of the head."""
@@ -57,3 +57,21 @@ def changed_logits(a: Trace, b: Trace, state: PairState, position: int) -> Chang
 
 def _same(a: float, b: float) -> bool:
     return a == b or (np.isnan(a) and np.isnan(b))
+
+
+ROUNDING = 4.0
+"""Largest drift of one module with equal inputs, in ULP of its dtype, that a different kernel
+or summation order explains. Measured on the fault corpus: up to 2.7 (docs/causes.md)."""
+FEWER_BITS = 0.0005, 0.02
+"""Relative: what weights or a computation rounded to fewer bits move a module by. Measured likewise: bfloat16
+0.0016, eight bits 0.005."""
+OTHER_VALUES = 0.3
+"""Relative: from here on most of the row is something else."""
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Distance from 1 to the next number."""
+
+
+def in_ulps(dtype: str, drift: float | None) -> float | None:
+    """A relative drift in ULP of a dtype; None: not known."""
+    epsilon = EPSILON.get(dtype)
+    return None if epsilon is None or drift is None or math.isnan(drift) else drift / epsilon

@@ -16,9 +16,8 @@ import numpy as np
 
 from ....schemas.findings.tokens import SamplingFilter
 from ...comparison.align import IndexedSequence, row_of
-from ...reading.candidates import Candidates
 from ...reading.columns import read_candidates, read_values
-from ...reading.load import Trace
+from ...reading.load import Candidates, Trace
 
 MOST_STEPS = 256
 """Sampled steps of a sequence that are looked at."""

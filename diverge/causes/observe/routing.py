@@ -11,7 +11,7 @@ import numpy as np
 
 from ....schemas.trace import SKETCH_SIZE, Site
 from ...comparison.site_plan import SitePlan
-from ...comparison.site_rows import PairRowReader, SiteRowReader
+from ...comparison.tabulate import PairRowReader, SiteRowReader
 from ...comparison.tally import PairState
 
 

@@ -22,7 +22,7 @@ from ....schemas.findings.statement import ModuleKind
 from ....schemas.trace import SKETCH_SIZE, Site
 from ....schemas.verdict import Fault, Subject
 from ..evidence import Basis
-from ..observe.rounding import FEWER_BITS, OTHER_VALUES, ROUNDING, in_ulps
+from ..observe.changed_logits import FEWER_BITS, OTHER_VALUES, ROUNDING, in_ulps
 from ..observe.row_pattern import RowPattern
 
 _KINDS: tuple[tuple[str, ModuleKind], ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ....schemas.findings.command import Command
 from ....schemas.findings.evidence import Evidence
 from ....schemas.findings.execution import SeveralDiffer
+from ....schemas.findings.statement import Command
 from ....schemas.findings.unseen import Missing
 from ....schemas.verdict import Interpretation, Subject
 from ..evidence import Basis

@@ -28,8 +28,8 @@ from .describe_module import (
     stands_alone,
     subject,
 )
+from .execution import decode_path, kv_cache
 from .finding import Finding
-from .kv_cache import decode_path, kv_cache
 
 
 def not_finite(basis: Basis) -> Finding | None:

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ....schemas.errors import BadInput
+from ....schemas.errors import BadInput, MissingPackage
+from ....schemas.files import write_private
 from ....schemas.findings.unseen import Note
-from ...result.read_verdict import REPEAT_DIVERGE
+from ...result_folder import REPEAT_DIVERGE, read_verdict
 from ...views.catalog import first_line, open_views
 from .. import format, sequences
 from .. import verdict as verdict_sentences
 from ..findings.labels import label
-from ..findings.sentence import sentence
-from .appendix import appendix
+from ..findings.write import sentence
+from .appendix import appendix, proofs
 from .document import Postmortem
 from .environment import where_it_ran
 from .environment_changes import group_by_rule
-from .explanations import glossary, how_much_compared
 from .pair import view_pair
+from .pair_sentences import glossary, how_much_compared
 from .patterns import patterns
-from .proofs import proofs
 from .reading.result import ResultData
+from .reading.traces import find_sources
+from .rendering import to_html, to_markdown
 from .summary import next_step, summarise
 from .timeline import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ....schemas.verdict import Verdict
     from .document import Event, PairView, Sentence
     from .environment import WhereItRan
     from .reading.rows import Pair
     from .reading.traces import ReportPaths, Source
+
 
 # Bounds that keep the page below about 3 MB whatever the traces hold.
 MAX_PAIRS_LISTED = 400
@@ -186,3 +190,53 @@ def _left_out(data: ResultData, pairs: list[Pair], views: list[PairView], differ
 def _settings_left_out(environment: WhereItRan) -> list[str]:
     hidden = environment.left_out
     return [f"{format.plural(hidden, 'setting')} of the two runs"] if hidden else []
+
+
+Form = Literal["html", "markdown"]
+
+
+def write_report(
+    folder: Path,
+    out: Path,
+    a: Path | None = None,
+    b: Path | None = None,
+    *,
+    form: Form = "html",
+    title: str | None = None,
+) -> list[str]:
+    """Write the postmortem of a result folder.
+
+    Args:
+        folder: What `rip diverge` wrote.
+        out: The file to write; replaced if it exists. Of a link what it leads to.
+        a: Trace A, for token text, times and settings. None: the one that was compared, where it still lies.
+        b: Trace B, likewise.
+        form: `html` or `markdown`.
+        title: Instead of the headline.
+
+    Returns:
+        What could not be read, in sentences.
+
+    Raises:
+        BadInput: The folder or a trace cannot be read.
+        MissingPackage: jinja2 is not installed.
+        OutputFailed: The file cannot be written.
+    """
+    check_packages()
+    paths, sources = find_sources(read_verdict(folder), folder, a, b)
+    document = build(folder, paths, sources, title)
+    text = to_markdown(document) if form == "markdown" else to_html(document)
+    write_private(out, text.encode("utf-8", "backslashreplace"))  # it holds prompts
+    return [source.missing for source in sources if source.missing]
+
+
+def check_packages() -> None:
+    """Check, before the work, that a report can be rendered.
+
+    Raises:
+        MissingPackage: jinja2 is not installed.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError:
+        raise MissingPackage("a report needs jinja2", "pip install 'rip-forensics[report]'") from None

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from .environment import WhereItRan
     from .patterns import Pattern
     from .pictures.drift import Drift
-    from .pictures.margins import Plot
-    from .reading.recorded import Recorded
-    from .reading.rows import Candidate, FirstLogits, LayerTotal, Pair, SiteTotal, TokenRow
+    from .pictures.step_charts import Plot
+    from .reading.rows import Candidate, FirstLogits, LayerTotal, Pair, Recorded, SiteTotal, TokenRow
     from .reading.traces import ReportPaths, Source
 
 

@@ -18,8 +18,8 @@ from .pair_sentences import (
     sampling_line,
 )
 from .pictures.drift import draw_drift
-from .pictures.margins import draw_margins
-from .reading.recorded import Recorded, recorded
+from .pictures.step_charts import draw_margins
+from .reading.rows import Recorded, recorded
 
 if TYPE_CHECKING:
     from .reading.result import ResultData

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..format import drift, plain, plural, request_name
 from ..sequences import MANY, cause_label, growth_line, proportion
-from .pictures.survival import Curve, draw_survival
+from .pictures.step_charts import Curve, draw_survival
 
 if TYPE_CHECKING:
     from ....schemas.sequences import Patterns

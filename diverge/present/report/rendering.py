@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import format, verdict
-from ..findings import interpretation, labels, sentence
-from . import explanations
+from ..findings import labels, write
+from ..format import bar, plain
+from . import pair_sentences
+from .pictures.text_map import text_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .document import Postmortem
     from .reading.rows import Candidate
+
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -76,7 +82,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     for one in (
         *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
         *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
-        *(sentence.sentence, sentence.where, sentence.why, labels.label, interpretation.how_to_read),
+        *(write.sentence, write.where, write.why, labels.label, write.how_to_read),
         *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
     )
 }
@@ -84,7 +90,110 @@ _GLOBALS = {
     "request_name": format.request_name,
     "expected_to_differ": verdict.EXPECTED_TO_DIFFER,
     "level_promises": verdict.LEVEL_PROMISES,
-    "how_positions_count": explanations.HOW_POSITIONS_COUNT,
-    "about_agreement": explanations.ABOUT_AGREEMENT,
-    "causes_ranked": explanations.CAUSES_RANKED,
+    "how_positions_count": pair_sentences.HOW_POSITIONS_COUNT,
+    "about_agreement": pair_sentences.ABOUT_AGREEMENT,
+    "causes_ranked": pair_sentences.CAUSES_RANKED,
 }
+
+
+def to_html(document: Postmortem) -> str:
+    """The page as text. It needs jinja2."""
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render("report.html", document, script=script, script_hash=digest)
+
+
+BAR = 10
+"""Characters of the longest bar."""
+
+_MARKUP = re.compile(r"[&<>\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=\bwww)\.")
+
+
+class Markdown(str):
+    """Text that is Markdown already."""
+
+    def __html__(self) -> str:
+        """What jinja2 takes as escaped."""
+        return self
+
+
+def to_markdown(document: Postmortem) -> str:
+    """The document as text. It needs jinja2."""
+    rendered = render("report.md", document, _escape, **{one.__name__: one for one in _MARKDOWN})
+    return re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n"
+
+
+def _escape(value: object) -> object:
+    """What is put into the template is text, where no filter made it Markdown."""
+    return value if hasattr(value, "__html__") else text(value)
+
+
+def text(value: object) -> Markdown:
+    """Any text as running text, on one line."""
+    return Markdown(_escaped(plain(value)))
+
+
+def block(value: object) -> Markdown:
+    """Any text where a block or a list item begins: it makes no list, heading or rule."""
+    shown = text(value).lstrip()
+    return Markdown(re.sub(r"^(?:[-+=#]|\d+(?=[.)]))", lambda found: _references(found[0]), shown))
+
+
+def code(value: object) -> Markdown:
+    """Any text in code type, on one line, also inside a table."""
+    shown = plain(value)
+    if shown.strip() and shown == shown.strip() and not re.search(r"[`|\\]", shown):
+        return Markdown(f"`{shown}`")
+    return Markdown(f"<code>{_MARKUP.sub(_reference, shown)}</code>" if shown else "")
+
+
+def flowing(value: str) -> Markdown:
+    """Text of several lines for the inside of an HTML block: it wraps, and keeps line breaks and spaces."""
+    return Markdown(_escaped(value).replace("  ", "&nbsp; ").replace("\n", "<br>"))
+
+
+def html(value: str) -> Markdown:
+    """Text for the inside of an HTML block."""
+    return Markdown(value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+def fenced(value: str, language: str = "console") -> Markdown:
+    """A block of code that holds any text."""
+    longest = max((len(run) for run in re.findall(r"`+", value)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markdown(f"{fence}{language}\n{value}\n{fence}")
+
+
+def token_bar(logprob: float | None, largest: float) -> str:
+    """A probability as a bar of characters; empty where there is no number."""
+    share = bar(logprob, largest)
+    return "█" * max(1, round(BAR * share)) if share else ""
+
+
+def as_script(commands: list[tuple[str, str]]) -> str:
+    """Commands, each below a comment that says what it is for."""
+    return "\n".join(f"# {purpose}\n{command}" for purpose, command in commands)
+
+
+def of_requests(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Rows of request ids, each called a request."""
+    return [(f"request {name}", a, b) for name, a, b in rows]
+
+
+def _escaped(value: str) -> str:
+    """Without markup, and so that @name and #1 refer to nobody and nothing."""
+    return re.sub(r"(?<!&)([@#])(?=\w)", r"\1<!-- -->", _MARKUP.sub(_reference, value))
+
+
+def _reference(found: re.Match[str]) -> str:
+    return _references(found[0])
+
+
+def _references(characters: str) -> str:
+    named = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+    return "".join(named.get(one, f"&#{ord(one)};") for one in characters)
+
+
+_MARKDOWN: tuple[Callable[..., Any], ...] = (
+    *(text, block, code, flowing, html, fenced, token_bar, text_map, as_script, of_requests),
+)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from ....schemas.findings.evidence import Conclusion
 from ....schemas.findings.execution import FieldChanged
 from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
-from ..findings.interpretation import how_to_read
 from ..findings.labels import label
-from ..findings.sentence import sentence, why
+from ..findings.write import how_to_read, sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
 from ..verdict import difference_kind, has_moved, largest_difference, unfinished_sides
 from .document import NextStep, Sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....result.read_verdict import read_verdict
+from ....result_folder import read_verdict
 from .rows import (
     Candidate,
     FirstLogits,

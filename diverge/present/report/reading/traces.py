@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from .....schemas.command_line import path_argument
 from .....schemas.errors import BadInput
 from ....reading.load import Trace, open_trace
-from ...findings.commands import in_shell
+from ...findings.write import in_shell
 
 if TYPE_CHECKING:
-    from .....schemas.findings.command import Command
+    from .....schemas.findings.statement import Command
     from .....schemas.trace import TraceHeader
     from .....schemas.verdict import TraceRef, Verdict
 

@@ -1,32 +1,30 @@
-"""What many sequences show together: a row for each, how long they agree, and how drift grows.
-
-Rows are gathered batch by batch beside the tally; memory is one drift a position and some numbers a sequence.
-"""
+"""Patterns over all pairs: which sequences differ, since when, and with which cause."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.sequences import DriftJump, Patterns
-from ...schemas.trace import Site, TraceHeader
-from ..comparison.align import plan as plan_runs
-from ..comparison.site_plan import layer_number
-from ..comparison.sites import SiteComparer, SiteRows
-from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
-from ..comparison.tokens import TokenRows
-from ..reading.load import Trace
-from ..result.tables import arrow_schema
-from ..statistics.intervals import wilson
-from ..statistics.jumps import jump_of, leaves_range
-from ..statistics.survival import half_life, survival
+from ..schemas.sequences import DriftJump, Patterns
+from ..schemas.trace import Request, Site, TraceHeader
+from ..schemas.verdict import Cause
+from .causes.diagnose import Compared, diagnose
+from .causes.first_difference import first_differences
+from .comparison.align import plan as plan_runs
+from .comparison.site_plan import layer_number
+from .comparison.sites import SiteComparer, SiteRows
+from .comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
+from .comparison.tokens import TokenRows
+from .reading.load import Trace
+from .result_folder import arrow_schema
+from .statistics import half_life, jump_of, leaves_range, survival, wilson
 
 _EARLIER_POSITIONS = 64
 """Positions before a jump that its sites are compared with."""
@@ -263,3 +261,42 @@ def _replicas(header: TraceHeader) -> dict[str, str]:
         if isinstance(replica, str):
             found[request.request_id] = replica
     return found
+
+
+MOST_DIAGNOSED = 1000
+"""Diverging sequences that are diagnosed."""
+
+
+def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list[str]]:
+    """Ids of the causes, by rank, of each of the first `MOST_DIAGNOSED` diverging pairs.
+
+    Args:
+        compared: Two traces, compared.
+        first: The causes of the whole comparison, which are those of its first diverging pair.
+    """
+    tally, a, b = compared.tally, compared.a, compared.b
+    diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
+    requests = _by_request(a), _by_request(b)
+    found: dict[int, list[str]] = {}
+    for state in diverged:
+        if state is diverged[0] and state.first_position is not None:
+            found[state.pair.index] = [cause.id for cause in first]
+            continue
+        one, other = (_only(trace, state, known) for trace, known in zip((a, b), requests, strict=True))
+        alone = replace(compared, tally=tally.only(state), a=one, b=other)
+        ranked = diagnose(alone, first_differences(alone.tally, one, other))
+        found[state.pair.index] = [cause.id for cause in ranked]
+    return found
+
+
+def _by_request(trace: Trace) -> dict[str, list[Request]]:
+    found: dict[str, list[Request]] = {}
+    for request in trace.header.requests:
+        found.setdefault(request.request_id, []).append(request)
+    return found
+
+
+def _only(trace: Trace, state: PairState, known: dict[str, list[Request]]) -> Trace:
+    """The trace as if this request were its only one: causes go through all that the header lists."""
+    requests = known.get(state.pair.a.key[0], [])
+    return replace(trace, header=trace.header.model_copy(update={"requests": requests}))

@@ -1,1 +1,0 @@
-"""What many sequences show together: rates, survival of agreement, growth of drift, causes of each."""

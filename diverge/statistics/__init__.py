@@ -1,1 +1,0 @@
-"""Statistics without traces: intervals of shares, survival of agreement, jumps in a series."""
