@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from .cli import main as run
     except KeyboardInterrupt:
-        from .schemas.errors import EXIT_INTERRUPTED
+        from .schemas.exit_codes import EXIT_INTERRUPTED
 
         print("rip: interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)

@@ -13,7 +13,8 @@ import typer
 from . import __version__
 from .commands.command_group import CommandGroup
 from .commands.console import tolerate_closed_streams
-from .schemas.errors import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK, RipError, report_error
+from .schemas.errors import RipError, report_error
+from .schemas.exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
 
 app = typer.Typer(
     name="rip",

@@ -52,11 +52,11 @@ def main() -> None:
 def small_model() -> Path:
     """The converted folder of the packaged model."""
     from rip.commands.demo import packaged_model
-    from rip.fingerprint.model.hashing import Job, read_files
-    from rip.replay.engines.model_files import folder_of
+    from rip.fingerprint.model.read_and_hash import Job, read_files
+    from rip.replay.engines.model_files import loadable_folder
 
     path = Path(packaged_model())
-    return folder_of(path, read_files([Job(path)])[path].sha256)
+    return loadable_folder(path, read_files([Job(path)])[path].sha256)
 
 
 def decode_once(model: torch.nn.Module, taps: Taps | None, options: argparse.Namespace) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
-from rip.fingerprint.model.hashing import ReadOptions, usable_cores
+from rip.fingerprint.model.read_and_hash import ReadOptions, usable_cores
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.model.weights import layouts_of, read_weights
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rip.fingerprint.model.hashing import Job, read_files
+from rip.fingerprint.model.read_and_hash import Job, read_files
 from rip.replay.engines.base import Opening
 from rip.replay.engines.http.settings import CLIENT_SETTINGS, resolve_settings
 from rip.replay.engines.http.vllm_start import start_vllm
-from rip.replay.engines.model_files import folder_of
+from rip.replay.engines.model_files import loadable_folder
 from rip.schemas.envelope import Runtime
 
 PYTHON = Path(__file__).parent.parent / ".engines" / "vllm" / "bin" / "python"
@@ -38,7 +38,7 @@ def small_model() -> Path:
     if package is None or package.origin is None:
         raise SystemExit("not measured: the small model is not installed (make setup)")
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
-    return folder_of(gguf, read_files([Job(gguf)])[gguf].sha256)
+    return loadable_folder(gguf, read_files([Job(gguf)])[gguf].sha256)
 
 
 @contextmanager

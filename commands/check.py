@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS
-from ..schemas.lane import CHECK_MODES, check_choice
+from ..schemas.choices import CHECK_MODES, check_choice
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from .console import print_sentence, shown_progress, stderr_console
 from .lane_options import ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Url
 

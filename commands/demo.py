@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.command_line import shell_line
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, MissingPackage, OutputFailed
+from ..schemas.errors import BadInput, MissingPackage, OutputFailed
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output, write_private
 from .console import shown_progress, stderr_console
 

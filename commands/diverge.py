@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared, RipError, stated_option
+from ..schemas.choices import LEVELS, Level, check_choice
+from ..schemas.errors import BadInput, NothingCompared, RipError, stated_option
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output, check_output_file
-from ..schemas.lane import LEVELS, Level, check_choice
 from .console import print_sentence, shown_progress, stderr_console
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader
         BadInput: It needs a tolerance.
         NothingCompared: The traces hold nothing that decides it.
     """
-    from ..diverge.present.findings.write import why
+    from ..diverge.present.findings.sentences import why
 
     judged = verdict.levels[level]
     if judged.state == "not stated":

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, NothingCompared, printable
+from ..schemas.choices import LEVELS, check_choice
+from ..schemas.errors import BadInput, NothingCompared, printable
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output_file
-from ..schemas.lane import LEVELS, check_choice
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, BadInput, printable
+from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
+from ..schemas.errors import BadInput, printable
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output_file, write_private
-from ..schemas.lane import IMPORT_FORMATS, REDACTIONS, check_choice
 from .console import counted, print_sentence, shown_progress, stderr_console
 from .lane_options import model_option
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..schemas.choices import STRENGTHS, Strength, check_choice
 from ..schemas.errors import BadInput, printable
-from ..schemas.lane import STRENGTHS, Strength, check_choice
 from .console import shown_progress, stderr_console
 from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 from .lane_options import ApiKeyEnv

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
-from ..schemas.lane import CAPTURE_LEVELS, NARROW_LEVELS, check_choice
+from ..schemas.choices import CAPTURE_LEVELS, NARROW_LEVELS, check_choice
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .console import print_sentence, shown_progress, stderr_console
 from .lane_options import AllowDrift, ApiKeyEnv, EngineName, Model, Python, Settings, Url
 

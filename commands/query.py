@@ -17,7 +17,7 @@ from ..schemas.errors import BadInput, OutputFailed
 from ..schemas.files import check_output, replace_file, report_disk_errors
 
 if TYPE_CHECKING:
-    from ..diverge.views.catalog import Views
+    from ..diverge.views.open_views import Views
     from ..diverge.views.query import Rows
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -62,8 +62,8 @@ def query(
 
     SQL that starts with a comment goes after a bare --, so that it is not taken for an option.
     """
-    from ..diverge.present.findings.write import sentence
-    from ..diverge.views.catalog import open_views
+    from ..diverge.present.findings.sentences import sentence
+    from ..diverge.views.open_views import open_views
     from ..diverge.views.query import run
 
     chosen = form or _format_of(output)

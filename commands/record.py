@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_HOLDS, BadInput, stated_option
-from ..schemas.lane import REDACTIONS, check_choice
+from ..schemas.choices import REDACTIONS, check_choice
+from ..schemas.errors import BadInput, stated_option
+from ..schemas.exit_codes import EXIT_HOLDS
 from .console import counted, print_sentence, shown_progress, stderr_console
 from .lane_options import model_option
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..schemas.errors import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
-from ..schemas.lane import CAPTURE_LEVELS, MODES, check_choice
+from ..schemas.choices import CAPTURE_LEVELS, MODES, check_choice
+from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
 from .console import counted, print_notes, print_sentence, shown_progress, stderr_console
 from .lane_options import AllowDrift, ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 

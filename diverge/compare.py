@@ -23,10 +23,10 @@ from .comparison.pairing import Pairing, pair_sequences
 from .comparison.site_plan import plan_sites
 from .comparison.tabulate import candidate_rows, change_rows, site_rows, site_totals
 from .comparison.tally import PairState, Tally
-from .comparison.tokens import with_sites
+from .comparison.token_rows import with_sites
 from .comparison.unseen import not_seen
 from .patterns import SequenceFacts, causes_by_sequence
-from .present.findings.write import with_sentences
+from .present.findings.sentences import with_sentences
 from .reading.columns import check_row_hashes
 from .reading.load import Trace, open_trace
 from .reference.judge import judge

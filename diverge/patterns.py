@@ -21,7 +21,7 @@ from .comparison.align import plan as plan_runs
 from .comparison.site_plan import layer_number
 from .comparison.sites import SiteComparer, SiteRows
 from .comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
-from .comparison.tokens import TokenRows
+from .comparison.token_rows import TokenRows
 from .reading.load import Trace
 from .result_folder import arrow_schema
 from .statistics import half_life, jump_of, leaves_range, survival, wilson

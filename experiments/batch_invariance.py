@@ -15,18 +15,18 @@ from ..replay.engines.base import Engine
 from ..replay.record_run import Progress as ReplayProgress
 from ..replay.run import OpenedLane, Options, replay
 from ..schemas.check import Check, Together
+from ..schemas.choices import CheckMode, Mode
 from ..schemas.claim import Claim
 from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, OutputFailed, stated_option, stated_setting
 from ..schemas.files import check_output, write_private
 from ..schemas.fingerprint import Fingerprint
-from ..schemas.lane import CheckMode, Mode
-from ..schemas.trace import Lane
+from ..schemas.lane import Lane
 from .batch_check.exact_comparison import CheckPlan, compare, random_requests
 from .batch_check.sentences import verdict_sentence
 from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
-from .lanes.resolve import ResolvedLane
+from .lanes.resolve_lane import ResolvedLane
 from .progress import Progress
 
 ALONE, BATCHED = "alone.parquet", "batched.parquet"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..schemas.choices import CaptureLevel, NarrowLevel
 from ..schemas.command_line import DivergeCommand
 from ..schemas.errors import EngineFailed
 from ..schemas.files import OutputLock, write_private
-from ..schemas.lane import CaptureLevel, NarrowLevel
 from ..schemas.narrow import Narrow, NarrowObservation
 from .lanes.request import LaneRequest
 from .progress import Progress

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..schemas.choices import Redaction
 from ..schemas.errors import EngineFailed, MissingPackage
-from ..schemas.lane import Redaction
 from .lanes.request import read_server_key
 from .model_identity import identity_fields, identity_of, runtime_fields
 from .progress import Progress

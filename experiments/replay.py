@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..schemas.choices import CaptureLevel, Mode
 from ..schemas.errors import BadInput
 from ..schemas.files import check_output_file
-from ..schemas.lane import CaptureLevel, Mode
 from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
-from .lanes.resolve import IN_PROCESS, ResolvedLane
+from .lanes.resolve_lane import IN_PROCESS, ResolvedLane
 from .progress import Progress
 from .replay_plan.options import kept_positions, read_neighbours, recorded_requests, site_pattern
 from .replay_plan.zoom import (
@@ -28,7 +28,7 @@ from .replay_plan.zoom import (
 
 if TYPE_CHECKING:
     from ..replay.engines.base import Engine
-    from ..replay.request.resolve import Golden
+    from ..replay.request.resolve_request import Golden
     from ..replay.run import Result
     from ..schemas.envelope import Envelope
 

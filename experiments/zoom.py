@@ -15,7 +15,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..replay.request.resolve import Golden
+    from ..replay.request.resolve_request import Golden
     from ..schemas.fingerprint import Fingerprint
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict
@@ -159,7 +159,7 @@ class _Side:
             return self._opened
         from ..replay.op_recording.reconstruct import envelopes_of, settings_of
         from .lanes.request import LaneRequest
-        from .lanes.resolve import ResolvedLane
+        from .lanes.resolve_lane import ResolvedLane
 
         self._slot.clear()
         lane = self._header.lane

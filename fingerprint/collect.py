@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from ..schemas.choices import Strength
 from ..schemas.errors import BadInput, EngineFailed, RipError
 from ..schemas.fingerprint import PROBE, Fact, Fingerprint, Section, fact, unavailable
-from ..schemas.lane import Strength
 from .probes.context import Context, Subject
 from .process import proc
 from .process.root_files import root_of
@@ -26,8 +26,8 @@ from .process.root_files import root_of
 if TYPE_CHECKING:
     import psutil
 
-    from ..schemas.lane import Strength
-    from .model.hashing import Progress
+    from ..schemas.choices import Strength
+    from .model.read_and_hash import Progress
     from .model.ref import ModelRef
     from .remote.address import Server
 

@@ -12,22 +12,14 @@ from .. import __version__
 from ..schemas.envelope import Envelope
 from ..schemas.errors import BadInput, Interrupted, OutputFailed, RipError
 from ..schemas.fingerprint import Fingerprint
-from ..schemas.trace import (
-    CaptureLevel,
-    EngineAbilities,
-    Lane,
-    Mode,
-    ObserverCheck,
-    Request,
-    Setting,
-    TraceHeader,
-)
+from ..schemas.lane import Lane, Setting
+from ..schemas.trace import CaptureLevel, EngineAbilities, Mode, ObserverCheck, Request, TraceHeader
 from .engines.base import Engine
 from .record_run import Outcome, Progress, Recorder, check_observer
 from .request.batches import Batch, Neighbours, ResolvedRequest, plan_batches
 from .request.findings import Findings, finding, observer_in_words, sentence
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
-from .request.resolve import Golden, check_capabilities, resolve_request, vocabulary_size
+from .request.resolve_request import Golden, check_capabilities, resolve_request, vocabulary_size
 from .trace_writer import TraceWriter
 
 

@@ -17,7 +17,8 @@ from .. import __version__
 from ..schemas.envelope import Envelope, Runtime
 from ..schemas.errors import BadInput, EngineFailed
 from ..schemas.fingerprint import Fingerprint
-from ..schemas.trace import Lane, ObserverCheck, Request, TraceHeader
+from ..schemas.lane import Lane
+from ..schemas.trace import ObserverCheck, Request, TraceHeader
 from .request.findings import observer_in_words
 from .row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from .trace_writer import SequenceInfo, TraceWriter

@@ -39,11 +39,11 @@ from .jsontext import (
 
 __all__ = [
     "BigInteger",
+    "DigestMismatch",
     "Document",
     "JsonObject",
     "Real",
     "Record",
-    "WasEdited",
     "canonical_json",
     "describe_validation_error",
     "exactly_representable",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-class WasEdited(ValueError):
+class DigestMismatch(ValueError):
     """A digest in a document is not that of what it covers: the content was changed after it was recorded."""
 
 
@@ -153,7 +153,7 @@ class Document(Record):
             return cls.model_validate_json(json.dumps(raw), context={"where": where})
         except ValidationError as error:
             edited = any(
-                isinstance(fault.get("ctx", {}).get("error"), WasEdited)
+                isinstance(fault.get("ctx", {}).get("error"), DigestMismatch)
                 for fault in error.errors(include_url=False, include_input=False)
             )
             raise BadInput(

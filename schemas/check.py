@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from .base import Document, JsonObject, Real, Record, Upgrade
+from .choices import Mode
 from .claim import Claim
-from .lane import Mode
 
 Together = Literal["as one batch", "sent together"]
 Compared = Literal["token ids", "logprobs", "top token ids", "top-token logprobs"]

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .base import Record
-from .lane import LEVELS as LEVELS
-from .lane import Level as Level
+from .choices import LEVELS as LEVELS
+from .choices import Level as Level
 
 EvidenceKind = Literal["documentation", "test-source", "run"]
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .lane import CaptureLevel, Level, Mode
+from .choices import CaptureLevel, Level, Mode
 
 
 def path_argument(path: str) -> str:

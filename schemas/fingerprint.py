@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from .base import Document, Record, WasEdited, sha256_of
+from .base import DigestMismatch, Document, Record, sha256_of
 
 SECTIONS = (
     "model",
@@ -181,7 +181,9 @@ class Section(Record):
     @model_validator(mode="after")
     def _digest_is_of_these_facts(self) -> Self:
         if self.digest and self.digest != self.computed_digest():
-            raise WasEdited("the digest is not that of the facts: they were changed after they were read")
+            raise DigestMismatch(
+                "the digest is not that of the facts: they were changed after they were read"
+            )
         return self
 
     def computed_digest(self) -> str:
@@ -203,7 +205,9 @@ class Fingerprint(Document):
     @model_validator(mode="after")
     def _root_is_of_these_sections(self) -> Self:
         if self.root_digest and self.root_digest != _root_digest(self.sections):
-            raise WasEdited("root_digest is not that of the sections: they were changed after they were read")
+            raise DigestMismatch(
+                "root_digest is not that of the sections: they were changed after they were read"
+            )
         return self
 
     @classmethod

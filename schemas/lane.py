@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any
 
 from pydantic import Field, ValidationError
 
 from .base import Record, describe_validation_error
-from .errors import BadInput, Stated, stated_option
+from .choices import CaptureLevel as CaptureLevel
+from .choices import Mode as Mode
+from .errors import BadInput, Stated
 
 NOT_KEPT = "(not kept)"
 """What a trace holds in place of a value that may be a secret."""
@@ -99,48 +100,31 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-Mode = Literal["free", "golden-decode", "golden-prefill"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+class Setting(Record):
+    """One setting in its three readings. A difference between them is itself a finding."""
 
-CaptureLevel = Literal["tokens", "sites", "tensors"]
-CAPTURE_LEVELS: tuple[CaptureLevel, ...] = get_args(CaptureLevel)
-
-Level = Literal["bitwise", "numeric", "token", "semantic"]
-LEVELS: tuple[Level, ...] = get_args(Level)
-"""Strongest first. `numeric` and `token` are independent of each other."""
-
-CheckMode = Literal["golden-decode", "free"]
-CHECK_MODES: tuple[CheckMode, ...] = get_args(CheckMode)
-"""Modes of the batch-invariance check."""
-
-NarrowLevel = Literal["token", "bitwise"]
-NARROW_LEVELS: tuple[NarrowLevel, ...] = get_args(NarrowLevel)
-
-Redaction = Literal["text", "ids"]
-REDACTIONS: tuple[Redaction, ...] = get_args(Redaction)
-"""What an envelope loses: its text, or its token ids too."""
-
-Strength = Literal["verified", "sampled", "claimed"]
-STRENGTHS: tuple[Strength, ...] = get_args(Strength)
-"""How much of a model's weights is read: all bytes, windows of every tensor, or headers only."""
-
-ImportFormat = Literal["auto", "openai", "sglang"]
-IMPORT_FORMATS: tuple[ImportFormat, ...] = get_args(ImportFormat)
-
-_Choice = TypeVar("_Choice", bound=str)
+    requested: Any = None
+    resolved: Any = None
+    """What rip passed on."""
+    observed: Any = None
+    """What the engine or process reports."""
+    source: str
+    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `told by the server`,
+    `server default`, `engine default` and the like."""
 
 
-def check_choice(option: str, value: str, choices: Sequence[_Choice], noun: str = "choice") -> _Choice:
-    """The choice that an option's value names.
+class Lane(Record):
+    """One way to run an engine."""
 
-    Args:
-        option: The option without its dashes.
-        noun: What the choices are.
-
-    Raises:
-        BadInput: It names none of them.
-    """
-    for choice in choices:
-        if choice == value:
-            return choice
-    raise BadInput(f"no such {noun}", f"choose one of: {', '.join(choices)}", stated_option(option, value))
+    name: str
+    engine: str
+    model: str | None = None
+    settings: dict[str, Setting] = {}
+    url: str | None = None
+    """The server that was called; absent: the engine ran in this process, or was started."""
+    api_key_env: str | None = None
+    """The environment variable that held the key for it; never the key."""
+    python: str | None = None
+    """Interpreter that an engine's server was started with."""
+    tap: str | None = None
+    """The folder that a running server's taps wrote to."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from .base import Document, JsonObject, Record, Upgrade
+from .choices import NarrowLevel as NarrowLevel
 from .findings.reasons import Reason
 from .findings.statement import Location
-from .lane import NarrowLevel as NarrowLevel
 from .sequences import Proportion
 
 NarrowOutcome = Literal["same", "diverges", "failed", "undecided"]

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import columns
+from . import column_types
 from .base import Document, Record
-from .columns import Column
+from .column_types import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,5 +158,5 @@ def arrow_schema() -> pa.Schema:
     """The Arrow schema of `NAME.zoom.parquet`."""
     import pyarrow as pa
 
-    tensor = pa.struct(columns.arrow_schema(TENSOR_FIELDS))
-    return columns.arrow_schema(COLUMNS, {"tensor": tensor})
+    tensor = pa.struct(column_types.arrow_schema(TENSOR_FIELDS))
+    return column_types.arrow_schema(COLUMNS, {"tensor": tensor})

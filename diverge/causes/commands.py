@@ -13,8 +13,8 @@ from typing import Any
 
 from ...schemas.command_line import DivergeCommand, QueryCommand, ReplayCommand
 from ...schemas.findings.statement import Command
-from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM
-from ...schemas.trace import Mode, Setting, TraceHeader
+from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM, Setting
+from ...schemas.trace import Mode, TraceHeader
 from .settings import Group, names_of, normal
 
 _OF_PROGRAM = "again.parquet"

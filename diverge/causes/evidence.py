@@ -20,9 +20,9 @@ from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
 from ...schemas.findings.statement import SIDES
 from ...schemas.findings.unseen import NoEvidence
 from ...schemas.fingerprint import Absence, Fact
-from ...schemas.lane import NOT_KEPT
+from ...schemas.lane import NOT_KEPT, Lane, Setting
 from ...schemas.reference import Reference
-from ...schemas.trace import Lane, Setting, Site, TraceHeader
+from ...schemas.trace import Site, TraceHeader
 from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
 from .commands import Commands, reading

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...schemas.lane import Setting
 from ...schemas.sequences import (
     Agreement,
     AgreementLimit,
@@ -18,7 +19,7 @@ from ...schemas.sequences import (
     RequestAgreement,
     TraceAgreement,
 )
-from ...schemas.trace import Setting, TraceHeader
+from ...schemas.trace import TraceHeader
 from ..reading.columns import RowReader
 from ..statistics import wilson
 from .align import SequenceKey, row_of

@@ -114,7 +114,7 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
             key = (name, int(samples[start]), cell or "")
             known = found.setdefault(key, IndexedSequence(key, int(sequence[start]), []))
             if known.number != sequence[start]:
-                raise twice(trace, key)
+                raise duplicate_sequence_error(trace, key)
             known.pieces.append(Piece(int(position[start]), first_row + start, stop - start))
             tokens.setdefault(key, []).append(token_ids[start:stop])
         first_row += len(sequence)
@@ -149,7 +149,7 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray]) -> Row
     for index in order:
         piece = known.pieces[index]
         if piece.position < length:
-            raise twice(trace, known.key)
+            raise duplicate_sequence_error(trace, known.key)
         if piece.position > length:
             name = sequence_name(known.key, length)
             ignored = RowsIgnored(trace=trace.path.name, sequence=name, last_missing=piece.position - 1)
@@ -161,7 +161,7 @@ def _join(trace: Trace, known: IndexedSequence, tokens: list[np.ndarray]) -> Row
     return ignored
 
 
-def twice(trace: Trace, key: SequenceKey) -> BadInput:
+def duplicate_sequence_error(trace: Trace, key: SequenceKey) -> BadInput:
     """The error for two sequences with one key."""
     return BadInput(
         f"{trace.path}: {describe(key)} is recorded twice, so its rows are ambiguous",

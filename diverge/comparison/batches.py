@@ -15,8 +15,8 @@ from ..reading.columns import ListLengths
 from ..reading.load import Trace
 from .align import Pair, Run, plan
 from .site_plan import SitePlan
-from .sites import SiteComparer, SiteRows, nothing
-from .tokens import SideReader, TokenComparer, TokenRows, read_rows
+from .sites import SiteComparer, SiteRows, empty_site_rows
+from .token_rows import SideReader, TokenComparer, TokenRows, read_rows
 
 Progress = Callable[[int, int], None]
 """Called with the positions that are done, and how many there are."""
@@ -57,7 +57,7 @@ class _SitesAhead:
 
     def __init__(self, comparer: SiteComparer | None, sites: int) -> None:
         self._comparer = comparer
-        self._empty = nothing(sites)
+        self._empty = empty_site_rows(sites)
         self._waiting: deque[tuple[list[Run], Future[SiteRows]]] = deque()
         self._pool = ThreadPoolExecutor(1)
 

@@ -19,10 +19,10 @@ from .align import (
     Pair,
     SequenceKey,
     describe,
+    duplicate_sequence_error,
     first_divergence,
     index_sequences,
     sequence_name,
-    twice,
 )
 
 Value = TypeVar("Value")
@@ -148,7 +148,7 @@ def _texts(trace: Trace, sequences: dict[SequenceKey, IndexedSequence]) -> dict[
     for result in trace.header.results:
         key = keys.get(result.sequence, (result.request_id, result.sample, ""))
         if key in found:
-            raise twice(trace, key)
+            raise duplicate_sequence_error(trace, key)
         if result.text is not None:
             found[key] = result.text
     return found

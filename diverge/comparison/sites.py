@@ -312,7 +312,7 @@ def _holes(missing: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return holes.astype(np.int32), np.where(holes > 0, first, s).astype(np.int16)
 
 
-def nothing(sites: int) -> SiteRows:
+def empty_site_rows(sites: int) -> SiteRows:
     """No rows of S sites."""
     whole, short, real = np.empty(0, np.int32), np.empty(0, np.int16), np.empty(0, np.float32)
     return SiteRows(

@@ -18,7 +18,7 @@ from .align import IndexedSequence, Pair, row_of
 from .site_plan import SitePlan
 from .sites import SiteRows
 from .tally import PairState, Tally
-from .tokens import TokenRows
+from .token_rows import TokenRows
 
 _SHOWN_BEFORE = 2
 """Steps before a divergence whose candidates are listed."""

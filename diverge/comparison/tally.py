@@ -15,7 +15,7 @@ import numpy as np
 from .align import Pair
 from .site_plan import SitePlan
 from .sites import SiteRows
-from .tokens import TokenRows
+from .token_rows import TokenRows
 
 LOGITS = -1
 """Index of the pseudo-site behind all sites: the logits, known by their hash."""

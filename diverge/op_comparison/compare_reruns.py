@@ -28,8 +28,8 @@ from ...schemas.findings.statement import Location
 from ...schemas.verdict import FirstSite
 from ...schemas.zoom import OpFinding, Rerun, RunSide, SideCheck, SideRun, Transplant, TransplantedSite, Zoom
 from ..reading.load import DAMAGE, Group, SiteKey, damaged, open_trace, site_key
-from .findings import with_maker
-from .first_op import first_differing_op, making
+from .findings import with_producing_op
+from .first_op import first_differing_op, ops_leading_to
 from .location import (
     OpLocation,
     common_sites,
@@ -284,8 +284,10 @@ class _Reruns:
         whole_a, whole_b = self.run_a(Rerun(position=position)).ops, self.run_b(Rerun(position=position)).ops
         if whole_a is None or whole_b is None:
             return found
-        maker = first_differing_op(making(whole_a, found.maker_a), making(whole_b, found.maker_b))
-        return with_maker(found, maker) if maker.kind in ("op", "block", "weight") else found
+        maker = first_differing_op(
+            ops_leading_to(whole_a, found.maker_a), ops_leading_to(whole_b, found.maker_b)
+        )
+        return with_producing_op(found, maker) if maker.kind in ("op", "block", "weight") else found
 
 
 def _equal(

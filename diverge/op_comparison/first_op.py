@@ -12,18 +12,8 @@ from dataclasses import replace
 from ...schemas.findings.ops import NoOpDiffers
 from ...schemas.recorded_ops import Op, OpTrace
 from ...schemas.zoom import OpFinding
-from .findings import (
-    ComparedOps,
-    Pair,
-    Step,
-    align_ops,
-    block_finding,
-    is_view,
-    op_finding,
-    ops_of,
-    outside_finding,
-    weight_finding,
-)
+from .align_ops import Step, align_ops, is_view
+from .findings import ComparedOps, Pair, block_finding, op_finding, ops_of, outside_finding, weight_finding
 from .tensors import Equality, compare
 
 
@@ -50,7 +40,7 @@ def first_differing_op(a: OpTrace, b: OpTrace) -> OpFinding:
     return finding.model_copy(update={**counts, "hints_a": hints_a, "hints_b": hints_b})
 
 
-def making(trace: OpTrace, last: int | None) -> OpTrace:
+def ops_leading_to(trace: OpTrace, last: int | None) -> OpTrace:
     """The ops that led to one of them, itself included, without views; none where there is no such op.
 
     Args:

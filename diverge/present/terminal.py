@@ -15,10 +15,10 @@ from rich.text import Text
 from ...schemas.claim import LEVELS
 from ..comparison.site_plan import layer_number
 from .findings.labels import label
-from .findings.write import how_to_read, in_shell, sentence
+from .findings.sentences import how_to_read, in_shell, sentence
 from .format import drift, listed, number, plain, plural
-from .sequences import agreement_rows, pattern_lines, text_sides, unique_line
-from .verdict import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
+from .sequence_sentences import agreement_rows, pattern_lines, text_sides, unique_line
+from .verdict_sentences import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
 
 if TYPE_CHECKING:

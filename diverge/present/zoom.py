@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ...schemas.findings import ops
 from ...schemas.findings.statement import Location, Sentence, Statement
 from ...schemas.zoom import InputOf, OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
-from ..op_comparison.findings import is_view
+from ..op_comparison.align_ops import is_view
 from .format import number, plural
 
 _SHOWN_SITES = 4

@@ -43,7 +43,7 @@ class Distances:
     b: np.ndarray
     noise: list[np.ndarray]
     """Likewise, one for every repeat of A's lane."""
-    apart: list[np.ndarray]
+    is_clearly_farther: list[np.ndarray]
     """float32[N, S]: how far each repeat is from A, in the same unit."""
     covered: int
     """Rows that could have been read."""
@@ -89,7 +89,7 @@ def read_distances(
         a=distances[0],
         b=distances[1],
         noise=distances[2 : 2 + n],
-        apart=distances[2 + n :],
+        is_clearly_farther=distances[2 + n :],
         covered=aligned.covered,
         keys={pair.index: pair.a.key for pair in pairs},
     )

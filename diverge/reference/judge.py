@@ -24,7 +24,7 @@ from .distances import Distances, read_distances
 from .paired_shift import (
     VIEWS,
     Shift,
-    apart,
+    is_clearly_farther,
     last_part,
     log_ratio,
     measure_shift,
@@ -192,8 +192,8 @@ class _Measured:
             b_farther, a_farther = view.b_farther, view.a_farther
             if self.sequences < FEW:
                 part = last_part(found.pair, share)
-                b_farther = b_farther & apart(found.b[part], found.a)
-                a_farther = a_farther & apart(found.a[part], found.b)
+                b_farther = b_farther & is_clearly_farther(found.b[part], found.a)
+                a_farther = a_farther & is_clearly_farther(found.a[part], found.b)
             farther[a_farther], farther[b_farther] = -1, 1
         return farther
 
@@ -202,7 +202,7 @@ class _Measured:
         found = self.distances
         far, near = (found.b, found.a) if sign > 0 else (found.a, found.b)
         rows = last_part(found.pair, VIEWS[view])
-        return bool(apart(far[rows, site : site + 1], near[:, site : site + 1])[0])
+        return bool(is_clearly_farther(far[rows, site : site + 1], near[:, site : site + 1])[0])
 
     def at_site(self, site: int, view: int, sign: int = 0) -> ReferenceSite | None:
         """One site's ratio and where the shift begins; None without rows.
@@ -327,7 +327,7 @@ def _notes(found: Distances, dtypes: tuple[str, str, str], judged: bool = True) 
     if judged and len(np.unique(found.pair)) < FEW:
         notes.append(ReferenceNote(kind="few sequences"))
     if repeats := len(found.noise):
-        largest = [float(np.nanmax(gap, initial=0.0)) for gap in found.apart]
+        largest = [float(np.nanmax(gap, initial=0.0)) for gap in found.is_clearly_farther]
         equal = sum(gap == 0 for gap in largest)
         notes.append(ReferenceNote(kind="noise", repeats=repeats, equal=equal, largest=max(largest)))
     return notes

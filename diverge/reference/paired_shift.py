@@ -149,7 +149,7 @@ def _everywhere(
     return above, below
 
 
-def apart(far: np.ndarray, near: np.ndarray) -> np.ndarray:
+def is_clearly_farther(far: np.ndarray, near: np.ndarray) -> np.ndarray:
     """bool[S]: half of the rows of one side are farther than every row of the other."""
     rows = np.count_nonzero(~np.isnan(far), axis=0)
     middle = _quantile(np.sort(far, axis=0), rows, np.full(far.shape[1], 0.5))

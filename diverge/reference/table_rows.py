@@ -36,7 +36,7 @@ def _site_rows(judged: Judged) -> pa.RecordBatch | None:
         for word, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
     }
     farther = np.zeros(s, np.int8) if judged.farther is None else judged.farther
-    noise = [_quantile(gap, 0.5) for gap in found.apart]
+    noise = [_quantile(gap, 0.5) for gap in found.is_clearly_farther]
     columns = {
         "site": pa.array(np.arange(s, dtype=np.int16)),
         "label": found.labels,

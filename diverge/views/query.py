@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ...schemas.base import exactly_representable
 from ...schemas.errors import BadInput
-from .catalog import Views, first_line
 from .interruptible import interruptible
+from .open_views import Views, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

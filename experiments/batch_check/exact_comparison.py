@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ...replay.engines.base import Engine
-from ...replay.request.resolve import vocabulary_size
+from ...replay.request.resolve_request import vocabulary_size
 from ...schemas.check import CheckLine, Compared, FirstDifference
+from ...schemas.choices import Mode
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput, EngineFailed
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.lane import Mode
 
 COLUMNS = ("request_id", "step", "token_id", "topk_ids", "topk_logprobs", "next_logprob")
 

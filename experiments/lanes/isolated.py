@@ -10,15 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...schemas.errors import (
-    EXIT_FAILS,
-    EXIT_HOLDS,
-    EXIT_INTERRUPTED,
-    EXIT_NOTHING_COMPARED,
-    VARIABLE,
-    ErrorReport,
-    read_report,
-)
+from ...schemas.errors import VARIABLE, ErrorReport, read_report
+from ...schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NOTHING_COMPARED
 from ...schemas.files import write_private
 
 _STOP_S = 30.0
@@ -46,7 +39,7 @@ def run_isolated(arguments: Sequence[str], log: Path) -> ErrorReport | None:
         KeyboardInterrupt: The user stopped it.
         OutputFailed: The log cannot be written.
     """
-    from ...replay.engines.http.started import end_with_parent
+    from ...replay.engines.http.server_process import end_with_parent
 
     # Not straight into the log: a run that finds its disk full must still be able to report it.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as report:

@@ -16,7 +16,7 @@ from ...schemas.errors import BadInput, EngineFailed, stated_option, stated_sett
 from .request import LaneRequest
 
 if TYPE_CHECKING:
-    from ...schemas.trace import Setting
+    from ...schemas.lane import Setting
 
 
 _VARIABLE = re.compile(r"env\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -46,8 +46,7 @@ def split_variables(settings: Sequence[str]) -> tuple[dict[str, str], tuple[str,
 
 def recorded_variables(variables: Mapping[str, str]) -> dict[str, Setting]:
     """Variables as the trace keeps them; those that may be secrets without their values."""
-    from ...schemas.lane import NOT_KEPT, may_be_secret
-    from ...schemas.trace import Setting
+    from ...schemas.lane import NOT_KEPT, Setting, may_be_secret
 
     kept = {}
     for variable, value in variables.items():

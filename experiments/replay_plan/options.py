@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas.choices import CaptureLevel
 from ...schemas.errors import BadInput, stated_option
-from ...schemas.lane import CaptureLevel
 
 if TYPE_CHECKING:
     from ...schemas.envelope import Envelope

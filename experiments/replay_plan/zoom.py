@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...schemas.choices import CaptureLevel, Mode
 from ...schemas.errors import BadInput, stated_option
 from ...schemas.files import check_output_file
-from ...schemas.lane import CaptureLevel, Mode
 
 if TYPE_CHECKING:
-    from ...replay.request.resolve import Golden
+    from ...replay.request.resolve_request import Golden
     from ...replay.run import Result
     from ...schemas.envelope import Envelope
 
@@ -103,7 +103,7 @@ def check_reached_before_loading(
         BadInput: No request reaches it.
     """
     from ...replay.op_recording.rerun import check_reached
-    from ...replay.request.resolve import golden_for
+    from ...replay.request.resolve_request import golden_for
 
     lengths = []
     for envelope in envelopes:
@@ -130,7 +130,7 @@ def recording_engine(
     """
     from ...replay.op_recording.rerun import OpRecordingEngine, check_modules, check_reached
     from ...replay.request.findings import Findings
-    from ...replay.request.resolve import resolve_request
+    from ...replay.request.resolve_request import resolve_request
 
     lengths = []
     for envelope in envelopes:

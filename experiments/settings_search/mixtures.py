@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...schemas.choices import CaptureLevel
 from ...schemas.command_line import ReplayCommand
 from ...schemas.errors import BadInput
-from ...schemas.lane import NOT_KEPT, CaptureLevel, may_be_secret
+from ...schemas.lane import NOT_KEPT, may_be_secret
 from ...schemas.narrow import VariedSetting
-from ..lanes.resolve import ResolvedLane
+from ..lanes.resolve_lane import ResolvedLane
 from ..replay_plan.options import read_neighbours
 from .two_lanes import FIELDS, Side, setting_key
 

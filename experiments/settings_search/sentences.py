@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...diverge.present.findings.write import sentence as finding_sentence
+from ...diverge.present.findings.sentences import sentence as finding_sentence
 from ...diverge.present.format import NONE, plain, plural, request_name
 from ...schemas.narrow import (
     Configuration,

@@ -146,7 +146,7 @@ def _mapped_file(pid: int | None, mapping: Mapping) -> Path:
     Following it takes CAP_CHECKPOINT_RESTORE; without, it is as good as absent.
     """
     first, end, _ = mapping.ranges[0]
-    return proc.folder_of(pid) / "map_files" / f"{first:x}-{end:x}"
+    return proc.proc_folder(pid) / "map_files" / f"{first:x}-{end:x}"
 
 
 def _state(path: Path) -> os.stat_result | None:
@@ -163,7 +163,7 @@ def _from_memory(pid: int | None, mapping: Mapping) -> Elf:
     Names are not read: the loader has rewritten the addresses that lead to them.
     """
     try:
-        memory = os.open(proc.folder_of(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+        memory = os.open(proc.proc_folder(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return Elf(
             reason="the mapped file is no longer at its path: run as root to read its build-id all the same"

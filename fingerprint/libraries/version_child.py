@@ -28,7 +28,7 @@ def thousands(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def hundreds(number: int) -> str:
+def decode_packed_version(number: int) -> str:
     """cuBLAS, cuDNN and NCCL: 120804 is 12.8.4; before cuDNN 9 and NCCL 2.9 it was 8907, 2708."""
     major = number // 10000 if number >= 10000 else number // 1000
     return f"{major}.{number % (10000 if number >= 10000 else 1000) // 100}.{number % 100}"
@@ -45,7 +45,7 @@ def read_version(library: ctypes.CDLL, family: str) -> str:
     call = getattr(library, function)
     if kind == "returns":
         call.restype = ctypes.c_size_t
-        return hundreds(_positive(call(), function))
+        return decode_packed_version(_positive(call(), function))
     numbers = [ctypes.c_int(-1) for _ in range({"writes one": 1, "writes two": 2, "property": 3}[kind])]
     if kind == "property":
         errors = [call(which, ctypes.byref(number)) for which, number in enumerate(numbers)]
@@ -56,7 +56,7 @@ def read_version(library: ctypes.CDLL, family: str) -> str:
     if kind != "writes one":
         return ".".join(str(number.value) for number in numbers)
     number = _positive(numbers[0].value, function)
-    return hundreds(number) if family == "nccl" else thousands(number)
+    return decode_packed_version(number) if family == "nccl" else thousands(number)
 
 
 def _positive(number: int, function: str) -> int:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
-from .hashing import report_unreadable
+from .read_and_hash import report_unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
 from .weights import not_read
 
 if TYPE_CHECKING:
-    from ...schemas.lane import Strength
+    from ...schemas.choices import Strength
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 CONFIG_FIELDS = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.errors import BadInput
 from ..untrusted.files import open_regular
 from .ref import GGUF_MAGIC
-from .tensors import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
+from .tensor_digests import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

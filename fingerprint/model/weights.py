@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
+from ...schemas.choices import Strength
 from ...schemas.fingerprint import Fact, fact, unavailable
-from ...schemas.lane import Strength
 from .gguf_metadata import GgufHeader
-from .hashing import Job, Reading, ReadOptions, read_files, report_unreadable, sample_tensors
 from .hub_cache import claim_of
-from .tensors import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
+from .read_and_hash import Job, Reading, ReadOptions, read_files, report_unreadable, sample_tensors
+from .tensor_digests import Layout, LayoutFault, Tensor, layout_sha256, listed, root_of, safetensors_layout
 
 if TYPE_CHECKING:
     from .digest_cache import DigestCache

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ...schemas.lane import Strength
-    from ..model.hashing import Progress
+    from ...schemas.choices import Strength
+    from ..model.read_and_hash import Progress
     from ..model.ref import ModelRef
     from ..remote.address import Server
 

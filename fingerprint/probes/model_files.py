@@ -15,8 +15,8 @@ from ...schemas.fingerprint import Fact, Section, fact, fact_or, unavailable
 from ..model.digest_cache import DigestCache
 from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
 from ..model.gguf_metadata import GgufHeader, read_header
-from ..model.hashing import ReadOptions
 from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
+from ..model.read_and_hash import ReadOptions
 from ..model.ref import ModelRef, adapter_weights
 from ..model.template_probe import rendered_facts
 from ..model.tokenizer import (
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
-    from ...schemas.lane import Strength
-    from ..model.hashing import Progress
+    from ...schemas.choices import Strength
+    from ..model.read_and_hash import Progress
     from .context import Context
 
 _TEMPLATE_FILE, _MORE_TEMPLATES, _OLD_TEMPLATE = (

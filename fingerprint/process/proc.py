@@ -150,7 +150,7 @@ def read(pid: int | None, name: str, limit: int = _MAX_PROC_BYTES) -> bytes:
         Unread: No permission, or the process has ended.
     """
     try:
-        with open(folder_of(pid) / name, "rb") as file:
+        with open(proc_folder(pid) / name, "rb") as file:
             return file.read(limit)
     except OSError as error:
         raise _unread(error) from None
@@ -163,12 +163,12 @@ def link(pid: int, name: str) -> str:
         Unread: No permission, or the process has ended.
     """
     try:
-        return os.readlink(folder_of(pid) / name)
+        return os.readlink(proc_folder(pid) / name)
     except OSError as error:
         raise _unread(error) from None
 
 
-def folder_of(pid: int | None) -> Path:
+def proc_folder(pid: int | None) -> Path:
     """/proc/PID, or /proc/self for None."""
     return PROC / ("self" if pid is None else str(pid))
 
@@ -232,7 +232,7 @@ def open_files(pid: int) -> set[str]:
         Unread: No permission, or the process has ended.
     """
     try:
-        descriptors = os.listdir(folder_of(pid) / "fd")
+        descriptors = os.listdir(proc_folder(pid) / "fd")
     except OSError as error:
         raise _unread(error) from None
     found = set()

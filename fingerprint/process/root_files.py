@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path, PurePosixPath
 
 from ...schemas.fingerprint import NO_PERMISSION
-from .proc import Forbidden, Unread, describe_failure, folder_of
+from .proc import Forbidden, Unread, describe_failure, proc_folder
 
 _MAX_LINKS = 40
 """As many symbolic links as Linux follows in one path."""
@@ -17,7 +17,7 @@ _MAX_LINKS = 40
 
 def root_of(pid: int) -> Path:
     """Its view of the file system."""
-    return folder_of(pid) / "root"
+    return proc_folder(pid) / "root"
 
 
 def why_closed(root: Path) -> str | None:

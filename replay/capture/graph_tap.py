@@ -21,8 +21,8 @@ from torch import nn
 
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
-from ..row_summaries.gpu_queue import Landing, doubt_about, new_slots, summaries_in
-from ..row_summaries.rows import RowSummaries, as_rows, no_room
+from ..row_summaries.gpu_queue import HostCopy, doubt_about, new_slots, summaries_in
+from ..row_summaries.rows import RowSummaries, as_rows, rows_do_not_fit_error
 from ..row_summaries.summarise import summarise_tensor
 from .modules import Output, sentence_about, tensors_of
 from .site_discovery import UNOBSERVED
@@ -41,7 +41,7 @@ def _observe_on_cpu(rows: torch.Tensor, slots: torch.Tensor, table: torch.Tensor
     count = rows.shape[0]
     found, out = RowSummaries.empty(count, 1), summaries_in(slots)
     if count > len(out.l2):
-        raise no_room(out, count, 0, site)
+        raise rows_do_not_fit_error(out, count, 0, site)
     summarise_tensor(rows, found, 0, 0)
     for array, new in zip(out.arrays(), found.arrays(), strict=True):
         array[:count, site] = new[:, 0]
@@ -151,7 +151,7 @@ class GraphTaps:
             EngineFailed: Nothing was observed.
         """
         used = self._slots[:tokens]
-        landing = Landing(used)
+        landing = HostCopy(used)
         used.zero_()  # so that what the next step leaves out is not taken for its own
         found = landing.wait()
         if not found.row_hash.any():
@@ -177,7 +177,7 @@ class GraphTaps:
             for turn in turns:
                 turn[0] = 0
 
-        def seer(indices: list[int]) -> Callable[[torch.Tensor], None]:
+        def make_observer_hook(indices: list[int]) -> Callable[[torch.Tensor], None]:
             turn = [0]
             turns.append(turn)
 
@@ -192,9 +192,9 @@ class GraphTaps:
 
         inputs, outputs = self._taps.observed()
         for module, indices in inputs.items():
-            handles.append(module.register_forward_pre_hook(_on_input(seer(indices))))
+            handles.append(module.register_forward_pre_hook(_on_input(make_observer_hook(indices))))
         for module, of_outputs in outputs.items():
-            seers = {which: seer(indices) for which, indices in of_outputs.items()}
+            seers = {which: make_observer_hook(indices) for which, indices in of_outputs.items()}
             handles.append(module.register_forward_hook(_on_output(seers)))
         handles.append(self._taps.base.register_forward_pre_hook(begin))
         try:

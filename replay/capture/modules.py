@@ -103,14 +103,14 @@ def tensors_of(output: object) -> list[tuple[Output, torch.Tensor]]:
     return [(index, item) for index, item in enumerate(output) if isinstance(item, torch.Tensor)]
 
 
-def some_of(names: Sequence[str]) -> str:
+def first_three(names: Sequence[str]) -> str:
     """The first three of some names."""
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
 def sentence_about(names: Sequence[str], what: str) -> list[str]:
     """One sentence about some names, with their number in front and three of them behind; none about none."""
-    return [f"{len(names)} {what}: {some_of(names)}"] if names else []
+    return [f"{len(names)} {what}: {first_three(names)}"] if names else []
 
 
 class Layout(Enum):

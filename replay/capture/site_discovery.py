@@ -24,9 +24,9 @@ from .modules import (
     Layout,
     Output,
     RowShape,
+    first_three,
     layout_of,
     sentence_about,
-    some_of,
     tensors_of,
 )
 
@@ -172,7 +172,7 @@ class FirstPass(SiteDiscovery):
         raise BadInput(
             f"the first forward pass fed {self.batch} × {self.tokens} tokens, and {len(self._doubtful)} "
             f"outputs have two axes of {self.tokens}: which one counts tokens is ambiguous "
-            f"({some_of(self._doubtful)})",
+            f"({first_three(self._doubtful)})",
             "state it, axes='batch-first' for [batch, tokens, …] or axes='time-first' for "
             "[tokens, batch, …], or begin with a different number of tokens",
         )

@@ -13,11 +13,12 @@ import numpy as np
 
 from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput, stated_setting
-from ...schemas.trace import Finding, Mode, Setting, Site
+from ...schemas.lane import Setting
+from ...schemas.trace import Finding, Mode, Site
 from ..request.batches import PlannedSequence
 from ..request.contract import GENERATION_CONFIG
 from ..request.expected_answer import first_difference
-from ..request.resolve import Capabilities, Target
+from ..request.resolve_request import Capabilities, Target
 from ..row_summaries.rows import TopK
 from .model_files import tokenize
 

@@ -29,7 +29,7 @@ def cache_folder() -> Path:
     return Path(base) / "rip" / "models"
 
 
-def folder_of(path: Path, model_sha256: str) -> Path:
+def loadable_folder(path: Path, model_sha256: str) -> Path:
     """The folder that transformers can load: `path` itself, or the converted form of a GGUF file.
 
     A GGUF takes transformers a long time to read, so it is converted to float32 safetensors once, in
@@ -167,7 +167,7 @@ def load_local_tokenizer(path: Path, model_sha256: str) -> Any | None:
     Raises:
         EngineFailed: It cannot be read.
     """
-    return load_tokenizer(folder_of(path, model_sha256))
+    return load_tokenizer(loadable_folder(path, model_sha256))
 
 
 def check_complete(path: Path, found: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from ..engines.base import Engine
 from ..engines.hf.settings import SETTINGS
 from ..request.batches import Batch, Neighbours, plan_batches
 from ..request.findings import Findings
-from ..request.resolve import Golden, resolve_request
+from ..request.resolve_request import Golden, resolve_request
 
 ENGINE = "hf"
 """The engine whose ops can be recorded."""

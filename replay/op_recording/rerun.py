@@ -138,8 +138,8 @@ class PassOps:
                 batch_row=location.row,
                 tokens=location.tokens,
                 total=location.total,
-                fed=location.fed_up_to(self._position),
-                seen=location.seen_up_to(self._position),
+                fed=location.query_columns_up_to(self._position),
+                seen=location.key_columns_up_to(self._position),
                 hints=hints,
                 ops=ops,
             )

@@ -41,11 +41,11 @@ class PassLocation:
     column_of: Mapping[int, int]
     seen: tuple[tuple[int, int], ...]
 
-    def fed_up_to(self, position: int) -> tuple[int, ...]:
+    def query_columns_up_to(self, position: int) -> tuple[int, ...]:
         """Columns of T that hold positions up to this one."""
         return tuple(column for at, column in self.column_of.items() if at <= position)
 
-    def seen_up_to(self, position: int) -> tuple[int, ...]:
+    def key_columns_up_to(self, position: int) -> tuple[int, ...]:
         """Columns of `total` that hold positions up to this one."""
         return tuple(column for column, at in self.seen if at <= position)
 

@@ -175,7 +175,7 @@ class FedSequence:
 
     def take_last(self, token: int, sites: int) -> None:
         """A token that was chosen and is never fed."""
-        self.next_is(token)
+        self.set_next_token(token)
         self.tokens.append(token)
         self._topk.append(None)
         self._shapes.append(None)
@@ -188,7 +188,7 @@ class FedSequence:
         self._topk[-count:] = top_k_and_next(logits_RV, following, k)
         self._open_V = logits_RV[-1].clone()
 
-    def next_is(self, token: int) -> None:
+    def set_next_token(self, token: int) -> None:
         """The token that follows the last row."""
         topk = self._topk[-1] if self._topk else None
         if self._open_V is not None and topk is not None and token < len(self._open_V):

@@ -19,8 +19,8 @@ from ... import __version__
 from ...schemas.envelope import Envelope, Runtime
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.lane import OWN_PROGRAM
-from ...schemas.trace import Lane, ObserverCheck, Request, Setting, TraceHeader
+from ...schemas.lane import OWN_PROGRAM, Lane, Setting
+from ...schemas.trace import ObserverCheck, Request, TraceHeader
 from ..capture.modules import sentence_about
 from ..capture.taps import Taps
 from ..request.findings import observer_in_words

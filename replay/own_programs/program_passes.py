@@ -72,7 +72,7 @@ class ProgramPasses:
         ]
         for item in rows:
             if item.token_ids:
-                item.sequence.next_is(item.token_ids[0])
+                item.sequence.set_next_token(item.token_ids[0])
         if any(sequence.pending >= BLOCK for sequence in self.sequences):
             self.hand_over()
         with self._observe(rows, columns):

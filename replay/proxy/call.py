@@ -13,7 +13,8 @@ from urllib.parse import unquote_plus
 
 from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput
-from ..wire import HIDDEN, EventTooLong, Splitter, data_of
+from ..sse import EventTooLong, Splitter, data_of
+from ..wire import HIDDEN
 from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, iso, read_request, stated
 
 _GZIP = 16 + 13

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 
 from ...schemas.envelope import BROKE_OFF, DISCONNECTED, FAILED, STOPPED
-from ..wire import EventTooLong, Splitter, data_of, with_data
+from ..sse import EventTooLong, Splitter, data_of, with_data
 from .asgi import (
     ClientGone,
     Headers,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...schemas.base import parse_json_object
+from ...schemas.choices import ImportFormat
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
-from ...schemas.lane import ImportFormat
 from ..wire import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
 from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, read_request

@@ -29,7 +29,7 @@ class Named:
 
 
 @dataclass
-class Made:
+class UncalledObject:
     """An object that Python would have made by calling something. It was not called."""
 
     maker: str
@@ -171,13 +171,13 @@ class _Machine:
             keywords, args, maker = self.pop(), self.pop(), self.pop()
             self._stack.append(_made(maker, (args, keywords)))
         elif name == "INST":
-            self._stack.append(Made(str(argument).replace(" ", ".", 1), tuple(self._marked())))
+            self._stack.append(UncalledObject(str(argument).replace(" ", ".", 1), tuple(self._marked())))
         elif name == "OBJ":
             maker, *args = self._marked()
             self._stack.append(_made(maker, tuple(args)))
         elif name == "BUILD":
             state = self.pop()
-            if not isinstance(self._stack[-1], Made):
+            if not isinstance(self._stack[-1], UncalledObject):
                 raise TypeError("state for a plain value")
             self._stack[-1].state = state
         else:
@@ -193,16 +193,16 @@ class _Machine:
         raise ValueError("no mark")
 
 
-def _made(maker: Any, args: Any) -> Made:
+def _made(maker: Any, args: Any) -> UncalledObject:
     # copyreg's helpers make an object of the class that is their first argument.
     helps = isinstance(maker, Named) and maker.name.partition(".")[0] in ("copyreg", "copy_reg")
     if helps and isinstance(args, tuple) and args:
         maker = args[0]
-    return Made(maker.name if isinstance(maker, Named) else type(maker).__name__, args)
+    return UncalledObject(maker.name if isinstance(maker, Named) else type(maker).__name__, args)
 
 
 def _extend(holder: Any, items: list[Any]) -> None:
-    target = holder.items if isinstance(holder, Made) else holder
+    target = holder.items if isinstance(holder, UncalledObject) else holder
     if not isinstance(target, list):
         raise TypeError("items for something that is no list")
     target += items
@@ -210,7 +210,7 @@ def _extend(holder: Any, items: list[Any]) -> None:
 
 def _table(holder: Any, items: list[Any]) -> Any:
     pairs = list(zip(items[::2], items[1::2], strict=True))
-    if isinstance(holder, Made):
+    if isinstance(holder, UncalledObject):
         holder.items += pairs
     elif isinstance(holder, dict):
         for key, value in pairs:

@@ -29,7 +29,7 @@ from .exchange import (
     object_in,
     stated,
 )
-from .plain_pickle import Made, Named, read_pickle
+from .plain_pickle import Named, UncalledObject, read_pickle
 
 REQUEST_CLASS = "GenerateReqInput"
 _MOST_DEPTH = 60
@@ -75,9 +75,9 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
     server: Json = {}
     if isinstance(found, dict) and "requests" in found:
         arguments = found.get("server_args")
-        server = arguments.fields() if isinstance(arguments, Made) else {}
+        server = arguments.fields() if isinstance(arguments, UncalledObject) else {}
         found = found["requests"]
-    if isinstance(found, Made):
+    if isinstance(found, UncalledObject):
         found = found.items or (found.args[0] if found.args else None)  # a deque
     if not isinstance(found, list) or not all(isinstance(item, tuple) and len(item) >= 2 for item in found):
         raise BadInput(
@@ -87,7 +87,7 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
     plain = _Plain(where, _NODES_A_BYTE * len(content) + _NODES_ANYWAY)
     for index, item in enumerate(found):
         request, output, *times = item
-        if not isinstance(request, Made) or request.maker.rpartition(".")[2] != REQUEST_CLASS:
+        if not isinstance(request, UncalledObject) or request.maker.rpartition(".")[2] != REQUEST_CLASS:
             continue
         created, finished = ([*map(_time, times), None, None])[:2]
         yield Exchange(
@@ -222,7 +222,7 @@ class _Plain:
             return {str(name): self.of(item, depth + 1) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.of(item, depth + 1) for item in value]
-        if isinstance(value, Made):
+        if isinstance(value, UncalledObject):
             return stated({"class": value.maker, **self.of(value.fields(), depth + 1)})
         if isinstance(value, Named):
             return value.name

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput
-from ...schemas.trace import Setting
+from ...schemas.lane import Setting
 
 NOT_RECORDED = -1
 """Sequence index of a neighbour."""

@@ -16,7 +16,8 @@ from ...schemas.base import describe_validation_error
 from ...schemas.envelope import Envelope, Expected, Sampling
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.trace import Finding, Setting
+from ...schemas.lane import Setting
+from ...schemas.trace import Finding
 from .findings import finding
 
 ENGINE_DEFAULTS: dict[str, Any] = {

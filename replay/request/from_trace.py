@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...schemas.envelope import FAILED, Envelope
 from ...schemas.errors import BadInput, first_line
 from ...schemas.trace import HEADER_KEY, TraceHeader
-from .resolve import Golden
+from .resolve_request import Golden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

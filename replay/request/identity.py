@@ -8,7 +8,8 @@ from typing import Any
 from ...schemas.envelope import Envelope, Runtime, is_placeholder
 from ...schemas.errors import ContractBroken
 from ...schemas.fingerprint import Fact, Fingerprint
-from ...schemas.trace import Finding, Setting
+from ...schemas.lane import Setting
+from ...schemas.trace import Finding
 from ..wire import invalid_sampling, shortened
 from .contract import redacted_sampling
 from .findings import differing_identity, finding

@@ -18,7 +18,7 @@ from .rows import (
     SLOT_WORDS,
     RowSummaries,
     as_rows,
-    no_room,
+    rows_do_not_fit_error,
     summarise_by_reference,
 )
 
@@ -43,7 +43,7 @@ def summaries_in(slots: torch.Tensor) -> RowSummaries:
     )
 
 
-class Landing:
+class HostCopy:
     """Slots on their way to the CPU."""
 
     def __init__(self, slots: torch.Tensor) -> None:
@@ -128,7 +128,7 @@ class Pending:
     """Summaries that devices still compute: enqueued in passing, and all put in their places by `settle`."""
 
     def __init__(self) -> None:
-        self._mirrors: dict[tuple[int, torch.device], _Mirror] = {}
+        self._mirrors: dict[tuple[int, torch.device], _DeviceSummaries] = {}
 
     def summarise(
         self, tensor: torch.Tensor, out: RowSummaries, first_position: int, site: int, times: int = 1
@@ -166,11 +166,11 @@ class Pending:
         """
         positions, sites = out.l2.shape
         if not (0 <= site < sites and 0 <= first_position <= positions - launch.rows):
-            raise no_room(out, launch.rows, first_position, site)
+            raise rows_do_not_fit_error(out, launch.rows, first_position, site)
         key = (id(out), rows.device)
         mirror = self._mirrors.get(key)
         if mirror is None:
-            mirror = self._mirrors[key] = _Mirror(out, rows.device)
+            mirror = self._mirrors[key] = _DeviceSummaries(out, rows.device)
         mirror.written[first_position : first_position + launch.rows, site] = True
         launch(rows, mirror.slots, first_position * sites + site)
 
@@ -182,7 +182,7 @@ class Pending:
             mirror.finish(rows, landing)
 
 
-class _Mirror:
+class _DeviceSummaries:
     """The counterpart of some summaries on one device."""
 
     def __init__(self, out: RowSummaries, device: torch.device) -> None:
@@ -192,13 +192,13 @@ class _Mirror:
         self.written = np.zeros((positions, sites), np.bool_)
         """Which slots hold what `out` has not got yet. The others may be another device's, or the CPU's."""
 
-    def start(self) -> tuple[slice, Landing]:
+    def start(self) -> tuple[slice, HostCopy]:
         """Start copying the positions that were written to."""
         touched = np.flatnonzero(self.written.any(axis=1))
         rows = slice(int(touched[0]), int(touched[-1]) + 1)
-        return rows, Landing(self.slots[rows])
+        return rows, HostCopy(self.slots[rows])
 
-    def finish(self, rows: slice, landing: Landing) -> None:
+    def finish(self, rows: slice, landing: HostCopy) -> None:
         """Wait, and write."""
         found, written, out = landing.wait(), self.written[rows], self._out
         for array, new in zip(out.at(rows).arrays(), found.arrays(), strict=True):

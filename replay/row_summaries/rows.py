@@ -112,7 +112,7 @@ def _aligned_zeros(shape: tuple[int, ...]) -> F32:
     return room[first : first + 4 * count].view(np.float32).reshape(shape)
 
 
-def no_room(out: RowSummaries, rows: int, first_position: int, site: int) -> IndexError:
+def rows_do_not_fit_error(out: RowSummaries, rows: int, first_position: int, site: int) -> IndexError:
     """The error of rows that do not fit into an output."""
     return IndexError(f"{rows} rows at ({first_position}, {site}) do not fit into {out.l2.shape}")
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .row_hash_and_sketch import WORD_BYTES, hash_keys, hash_offset, is_negative
-from .rows import RowSummaries, as_rows, no_room, summarise_by_reference
+from .rows import RowSummaries, as_rows, rows_do_not_fit_error, summarise_by_reference
 
 if TYPE_CHECKING:
     import torch
@@ -66,8 +66,8 @@ def summarise_tensor(
     tensor, rows, row_stride = as_rows(tensor)
     positions, sites = out.l2.shape
     if not (0 <= site < sites and 0 <= first_position <= positions - rows):
-        raise no_room(out, rows, first_position, site)
-    work = Work.of(out, tensor.dtype, rows, row_stride, (tensor.shape[-1],))
+        raise rows_do_not_fit_error(out, rows, first_position, site)
+    work = KernelCall.of(out, tensor.dtype, rows, row_stride, (tensor.shape[-1],))
     if work is None:
         summarise_by_reference(tensor, out, first_position, site)
     elif rows:
@@ -98,7 +98,7 @@ class RepeatedRows:
         rows = tensor if tensor.shape[-1] == width else tensor.reshape(-1, width)
         summarise_tensor(rows, self._out, first_position, site)
         if tensor.is_contiguous() and tensor.is_cpu:
-            work = Work.of(self._out, tensor.dtype, tensor.numel() // width, width, (width,))
+            work = KernelCall.of(self._out, tensor.dtype, tensor.numel() // width, width, (width,))
             if work is not None:
                 work.job[FIRST_SLOT] = first_position * self._sites + site
                 self._known[site] = (
@@ -136,7 +136,7 @@ class RepeatedRows:
         return True
 
 
-class Work:
+class KernelCall:
     """One call of the kernel: some columns of the rows of one tensor. It can be repeated at other addresses.
 
     Attributes:
@@ -164,7 +164,7 @@ class Work:
     @classmethod
     def of(
         cls, out: RowSummaries, dtype: torch.dtype, rows: int, row_stride: int, columns: Sequence[int]
-    ) -> Work | None:
+    ) -> KernelCall | None:
         """Work on `rows` rows, `row_stride` elements apart; None for a rare dtype.
 
         Args:

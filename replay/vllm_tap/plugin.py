@@ -16,7 +16,7 @@ def register() -> None:
     try:
         from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-        from .worker.start import tap_worker
+        from .worker.start_taps import tap_worker
     except ImportError as error:
         logging.getLogger("vllm.rip_tap").warning("rip observes nothing here: %s", error)
         return

@@ -150,7 +150,7 @@ class RankFiles:
     def find(self, key: str) -> KeyRows | None:
         """What there is of a key by now; None where it was never seen."""
         self.refresh()
-        numbers = [number for number, known in self._requests.items() if _goes_by(known, key)]
+        numbers = [number for number, known in self._requests.items() if _matches_key(known, key)]
         if not numbers:
             return None
         ended = self._ended.issuperset(numbers)
@@ -205,7 +205,7 @@ class RankFiles:
             self.state = "starting" if self.state == "ready" else self.state  # not written yet
 
 
-def _goes_by(request: TappedRequest, key: str) -> bool:
+def _matches_key(request: TappedRequest, key: str) -> bool:
     """Whether a key means a request. vLLM appends "-" and random digits to the id that its caller knows."""
     if request.key == key:
         return True

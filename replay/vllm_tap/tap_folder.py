@@ -104,12 +104,14 @@ class TapFolder:
         started = time.monotonic()
         while True:
             waited_s = time.monotonic() - started
-            rows = self.rows_by_now(key, late_s=timeout_s if waited_s >= timeout_s else None, partial=partial)
+            rows = self.rows_of_ended_request(
+                key, late_s=timeout_s if waited_s >= timeout_s else None, partial=partial
+            )
             if rows is not None:
                 return rows
             time.sleep(POLL_SECONDS)
 
-    def rows_by_now(
+    def rows_of_ended_request(
         self, key: str, since: int = 0, late_s: float | None = None, partial: bool = False
     ) -> TappedRows | None:
         """The rows of a request whose end every rank has marked by now; None: wait, and try once more.
@@ -146,7 +148,7 @@ class TapFolder:
                 "does the URL belong to the server that writes into this folder? wait longer for a busy one",
             )
 
-    def rows_so_far(self, key: str, since: int) -> TappedRows | None:
+    def rows_of_running_request(self, key: str, since: int) -> TappedRows | None:
         """The rows of a request that runs, from a position on, which every rank has written by now.
 
         Args:

@@ -9,7 +9,8 @@ import pytest
 from fakes.command_line import Rip
 from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from rip.schemas.envelope import Envelope
-from rip.schemas.trace import Lane, Request
+from rip.schemas.lane import Lane
+from rip.schemas.trace import Request
 from rip.schemas.verdict import Verdict
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"

@@ -21,11 +21,12 @@ from fakes.traces import (
 from fakes.verdicts import sentences, typed
 from rip import cli
 from rip.diverge.compare import Context, diverge
-from rip.diverge.present.findings.write import unseen_before, why
+from rip.diverge.present.findings.sentences import unseen_before, why
 from rip.schemas.change import Change
 from rip.schemas.findings.unseen import SitesLeftOut
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
-from rip.schemas.trace import EngineAbilities, Lane, Request, Setting, Site
+from rip.schemas.lane import Lane, Setting
+from rip.schemas.trace import EngineAbilities, Request, Site
 from rip.schemas.verdict import Cause, Verdict
 
 SITES = llama_sites(2)

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
-from rip.diverge.present.findings.write import why
+from rip.diverge.present.findings.sentences import why
 from rip.diverge.statistics import Z_95, wilson
+from rip.schemas.lane import Lane, Setting
 from rip.schemas.sequences import Agreement
-from rip.schemas.trace import EngineAbilities, Lane, Request, Setting
+from rip.schemas.trace import EngineAbilities, Request
 from rip.schemas.verdict import Verdict
 
 SEEDED = EngineAbilities(modes=["free", "golden-decode"], seed=True, token_ids=True, logprobs="raw")

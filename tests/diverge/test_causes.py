@@ -19,7 +19,7 @@ from rip.diverge.causes.rank import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
 from rip.schemas.findings.execution import ShapeDiffers
-from rip.schemas.trace import Lane, Setting
+from rip.schemas.lane import Lane, Setting
 from rip.schemas.verdict import Cause, Verdict
 
 COMMANDS = {"replay", "diverge", "query", "drift"}

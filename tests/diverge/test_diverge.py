@@ -11,9 +11,10 @@ from fakes import traces
 from fakes.traces import Sequence, disturb, disturb_logits, header, llama_sites, sequence, write_trace
 from fakes.verdicts import sentences
 from rip.diverge.compare import Context, diverge
-from rip.diverge.present.findings.write import unseen_before, where, why
+from rip.diverge.present.findings.sentences import unseen_before, where, why
 from rip.schemas.errors import BadInput, NothingCompared
-from rip.schemas.trace import Setting, Site
+from rip.schemas.lane import Setting
+from rip.schemas.trace import Site
 from rip.schemas.verdict import Verdict
 
 SITES = llama_sites(2)

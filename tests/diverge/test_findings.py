@@ -14,8 +14,7 @@ from faults.lab import Lab
 from faults.reworded import WORDS, data_of, reworded, with_rewording
 from rip.diverge import compare
 from rip.diverge.causes.rank import TABLE
-from rip.diverge.present.findings import labels, write
-from rip.diverge.present.findings import write as sentences
+from rip.diverge.present.findings import labels, sentences
 from rip.schemas.base import Record
 from rip.schemas.findings.statement import Statement
 from rip.schemas.verdict import Cause, Interpretation, Verdict
@@ -34,7 +33,7 @@ def test_every_kind_of_finding_has_a_sentence() -> None:
 
 def test_every_cause_has_a_label_and_every_command_a_reading() -> None:
     assert set(labels.LABELS) == {entry.id for entry in TABLE}
-    assert set(write.INTERPRETATIONS) == {*get_args(Interpretation)}
+    assert set(sentences.INTERPRETATIONS) == {*get_args(Interpretation)}
 
 
 def statements(record: Record) -> Iterator[Record]:
@@ -50,7 +49,7 @@ def statements(record: Record) -> Iterator[Record]:
 
 
 def test_a_written_verdict_has_a_sentence_beside_each_finding() -> None:
-    verdict = write.with_sentences(everything(GOLDEN / "verdict-v1.json"))
+    verdict = sentences.with_sentences(everything(GOLDEN / "verdict-v1.json"))
     found = list(statements(verdict))
     assert len(found) > len(EXAMPLES) / 2
     for one in found:
@@ -95,7 +94,7 @@ def test_a_verdict_that_depends_on_a_sentence_is_found(
     seen = lab.judge(CASES["whole output negated"][0])
 
     def reads_a_label(verdict: Verdict) -> Verdict:
-        worded = write.with_sentences(verdict)
+        worded = sentences.with_sentences(verdict)
         return worded.model_copy(
             update={"causes": [cause for cause in worded.causes if cause.label != WORDS]}
         )
@@ -119,7 +118,7 @@ FOREIGN_WORDS = {
     "replay/engines/base.py": (1, "the value of a setting"),
     "replay/engines/hf/model.py": (1, "torch has no class for a CPU that is out of memory, only words"),
     "replay/engines/hf/sampling.py": (1, "stop strings in the generated text"),
-    "replay/engines/http/started.py": (4, "the log of a server"),
+    "replay/engines/http/server_process.py": (4, "the log of a server"),
     "replay/engines/http/tgi.py": (1, "what TGI generated"),
     "replay/engines/http/vllm_start.py": (1, "what vLLM's parser says of a server's arguments"),
     "replay/engines/offline/deepinfer.py": (1, "the value of a setting"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rip.diverge.compare import diverge
 from rip.diverge.reading.load import read_header
-from rip.diverge.views.catalog import open_views
+from rip.diverge.views.open_views import open_views
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "trace-v1.parquet"
 

@@ -21,7 +21,7 @@ from rip.diverge.present.terminal import print_summary
 from rip.diverge.reading.load import read_header
 from rip.diverge.result_folder import LATER_TABLES
 from rip.diverge.statistics import jump_of, survival, wilson
-from rip.diverge.views.catalog import open_views
+from rip.diverge.views.open_views import open_views
 from rip.diverge.views.query import run
 from rip.schemas.trace import Request
 from rip.schemas.verdict import Verdict

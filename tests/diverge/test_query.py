@@ -19,7 +19,7 @@ import pytest
 import typer
 from fakes import results
 from rip.commands.query import query
-from rip.diverge.views.catalog import open_views
+from rip.diverge.views.open_views import open_views
 from rip.diverge.views.query import run
 from rip.schemas import trace
 from rip.schemas.errors import RipError

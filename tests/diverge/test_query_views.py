@@ -10,8 +10,8 @@ import pytest
 import typer
 from fakes import results
 from rip.commands.query import query
-from rip.diverge.views.catalog import open_views
 from rip.diverge.views.columns import RESULT_VIEWS
+from rip.diverge.views.open_views import open_views
 from rip.schemas.findings.statement import Sentence
 from rip.schemas.zoom import OpFinding, SideCheck, Transplant, TransplantedSite, Zoom, ZoomOp
 from typer.testing import CliRunner

@@ -22,16 +22,16 @@ from fakes.traces import disturb, header, llama_sites, sequence, write_trace
 from fakes.verdicts import sentences, typed
 from rip.diverge.compare import Context, diverge
 from rip.diverge.reference import paired_shift
-from rip.diverge.views.catalog import open_views
+from rip.diverge.views.open_views import open_views
 from rip.diverge.views.query import run
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.request.resolve import Golden
+from rip.replay.request.resolve_request import Golden
 from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
+from rip.schemas.lane import Lane
 from rip.schemas.reference import Reference
-from rip.schemas.trace import Lane
 from rip.schemas.verdict import Verdict
 from safetensors.torch import load_file, save_file
 

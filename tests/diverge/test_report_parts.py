@@ -16,7 +16,7 @@ from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scal
 from rip.diverge.present.report.reading.traces import ReportPaths, Source
 from rip.diverge.present.report.rendering import TEMPLATES
 from rip.diverge.present.report.summary import next_step, summarise
-from rip.diverge.present.verdict import headline, is_cut, second_line
+from rip.diverge.present.verdict_sentences import headline, is_cut, second_line
 from rip.schemas.findings.statement import Command
 from rip.schemas.findings.unseen import RowsUnseen
 from rip.schemas.verdict import FirstText

@@ -17,7 +17,8 @@ from rip.diverge.present.report.pictures.text_map import group_rows
 from rip.schemas.findings.execution import ShapeDiffers
 from rip.schemas.findings.rows import DriftSize, FirstDifferenceAt
 from rip.schemas.findings.statement import Sentence
-from rip.schemas.trace import Setting, TraceHeader
+from rip.schemas.lane import Setting
+from rip.schemas.trace import TraceHeader
 from rip.schemas.verdict import Cause, Verdict
 
 SITES = llama_sites(2)

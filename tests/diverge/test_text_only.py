@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from rip import cli
 from rip.diverge.compare import diverge
 from rip.diverge.comparison.pairing import first_difference
-from rip.diverge.present.findings.write import where, why
-from rip.diverge.views.catalog import open_views
+from rip.diverge.present.findings.sentences import where, why
+from rip.diverge.views.open_views import open_views
 from rip.diverge.views.query import run as ask
 from rip.schemas.errors import BadInput, NothingCompared
-from rip.schemas.trace import EngineAbilities, Lane, Request
+from rip.schemas.lane import Lane
+from rip.schemas.trace import EngineAbilities, Request
 from rip.schemas.verdict import Verdict
 
 TEXT_ONLY = EngineAbilities(modes=["free"], seed=True, token_ids=False, logprobs="none")

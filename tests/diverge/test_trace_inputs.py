@@ -14,8 +14,8 @@ import pytest
 from fakes.traces import Sequence, disturb, header, llama_sites, sequence, write_parts, write_trace
 from fakes.verdicts import sentences
 from rip.diverge.compare import diverge
-from rip.diverge.present.findings.write import why
-from rip.diverge.present.verdict import headline, second_line
+from rip.diverge.present.findings.sentences import why
+from rip.diverge.present.verdict_sentences import headline, second_line
 from rip.diverge.reading import site_columns
 from rip.diverge.reading.load import open_trace
 from rip.diverge.reading.site_columns import DecodedGroup, DirectGroup, SiteReader

@@ -7,8 +7,8 @@ import pytest
 from fakes import zooming as plant
 from fakes.replaying import planned
 from fakes.zooming import PROMPT, Zooming, no_fault
+from rip.diverge.op_comparison.align_ops import align_ops, is_view
 from rip.diverge.op_comparison.compare_reruns import Recorded, ZoomTarget, transplanted, zoom
-from rip.diverge.op_comparison.findings import align_ops, is_view
 from rip.diverge.op_comparison.location import first_difference
 from rip.diverge.op_comparison.tensors import compare
 from rip.diverge.present.zoom import zoom_lines

@@ -14,7 +14,8 @@ from rip.replay.engines.registry import engine_class
 from rip.replay.run import OpenedLane, Options, Result, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint, Section, fact
-from rip.schemas.trace import HEADER_KEY, PARTS_SUFFIX, Lane, TraceHeader
+from rip.schemas.lane import Lane
+from rip.schemas.trace import HEADER_KEY, PARTS_SUFFIX, TraceHeader
 
 PROMPT = [0, 5, 6, 7]
 TEXT = "w5 w6 w7 "

@@ -11,7 +11,8 @@ from rip.replay.engines.base import Engine, Finished
 from rip.replay.request.batches import Batch, PlannedSequence
 from rip.replay.request.contract import ENGINE_DEFAULTS
 from rip.replay.row_summaries.rows import ExecutionShape, Rows, SamplerRecord, TopK
-from rip.schemas.trace import Mode, Setting
+from rip.schemas.lane import Setting
+from rip.schemas.trace import Mode
 
 NEIGHBOUR = -1
 

@@ -9,7 +9,7 @@ import torch
 from fakes.vllm_runner import FirstRunner
 from rip.replay.vllm_tap.tap_folder import TapFolder
 from rip.replay.vllm_tap.worker.recorder import Recorder, TapSettings
-from rip.replay.vllm_tap.worker.start import TappedEngine, observe
+from rip.replay.vllm_tap.worker.start_taps import TappedEngine, observe
 
 ALONE = {"rank": 0, "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dp_rank": 0, "dp_size": 1}
 FACTS = {"instance": "engine-1", "model": "small", "vllm": "0.32.0"}

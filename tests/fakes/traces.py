@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rip.schemas.fingerprint import Fingerprint
+from rip.schemas.lane import Lane, Setting
 from rip.schemas.trace import (
     HEADER_KEY,
     PARTS_SUFFIX,
     SKETCH_SIZE,
-    Lane,
     Request,
     SequenceResult,
-    Setting,
     Site,
     TraceHeader,
     arrow_schema,

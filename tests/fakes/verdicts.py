@@ -16,12 +16,13 @@ from fakes.traces import (
     write_trace,
 )
 from rip.diverge.compare import Context, diverge
-from rip.diverge.present.findings.write import in_shell
-from rip.diverge.present.findings.write import sentence as sentence_of
+from rip.diverge.present.findings.sentences import in_shell
+from rip.diverge.present.findings.sentences import sentence as sentence_of
 from rip.schemas.change import Change
 from rip.schemas.findings.statement import Statement
 from rip.schemas.fingerprint import fact
-from rip.schemas.trace import Lane, Request, Setting
+from rip.schemas.lane import Lane, Setting
+from rip.schemas.trace import Request
 from rip.schemas.verdict import Cause, Verdict
 
 SITES = llama_sites(2)

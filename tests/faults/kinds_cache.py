@@ -13,7 +13,8 @@ from faults import plants
 from faults.case import LENGTHS, Case, Named, Plant, Side
 from faults.kinds import FLASH, LAST_BIT, PLACES, an_op, first_linear, hooked
 from rip.replay.engines.hf.engine import HfEngine
-from rip.schemas.trace import HEADER_KEY, Setting, TraceHeader
+from rip.schemas.lane import Setting
+from rip.schemas.trace import HEADER_KEY, TraceHeader
 from torch import nn
 
 BLOCK = 16

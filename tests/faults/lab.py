@@ -21,11 +21,12 @@ from rip.fingerprint.drift import drift
 from rip.fingerprint.model.ref import resolve
 from rip.replay.engines.base import Opening
 from rip.replay.engines.hf.engine import HfEngine
-from rip.replay.request.resolve import Golden
+from rip.replay.request.resolve_request import Golden
 from rip.replay.run import OpenedLane, Options, replay
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.fingerprint import Fingerprint
-from rip.schemas.trace import HEADER_KEY, Lane, TraceHeader, parquet_options
+from rip.schemas.lane import Lane
+from rip.schemas.trace import HEADER_KEY, TraceHeader, parquet_options
 from rip.schemas.verdict import Verdict
 from rip.schemas.zoom import Zoom
 

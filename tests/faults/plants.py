@@ -15,7 +15,7 @@ import torch
 from faults.case import Plant
 from rip.replay.engines.hf.engine import HfEngine
 from rip.replay.request.batches import PlannedSequence
-from rip.schemas.trace import Setting
+from rip.schemas.lane import Setting
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -9,8 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from faults.lab import Lab, Seen
-from rip.diverge.present.findings import labels, write
-from rip.diverge.present.findings import write as sentences
+from rip.diverge.present.findings import labels, sentences
 from rip.schemas.verdict import Verdict
 
 WORDS = "cached times rip query rip: is an origin: its drift is B's row is the negative times"
@@ -26,7 +25,7 @@ def nonsense() -> Iterator[None]:
         stack.enter_context(
             patch.dict(sentences.SENTENCES, dict.fromkeys(sentences.SENTENCES, lambda _: WORDS))
         )
-        for table in (sentences.CONCLUSIONS, labels.LABELS, write.INTERPRETATIONS):
+        for table in (sentences.CONCLUSIONS, labels.LABELS, sentences.INTERPRETATIONS):
             stack.enter_context(patch.dict(table, dict.fromkeys(table, WORDS)))
         stack.enter_context(patch.object(labels, "_EXACT", {}))
         yield

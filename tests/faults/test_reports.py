@@ -19,7 +19,8 @@ from faults.kinds_sampling import HOT, by_probability
 from faults.lab import Lab, Seen, Verdict
 from rip.replay.engines.hf.engine import HfEngine
 from rip.schemas.findings.tokens import SameLogits
-from rip.schemas.trace import HEADER_KEY, Setting, parquet_options
+from rip.schemas.lane import Setting
+from rip.schemas.trace import HEADER_KEY, parquet_options
 from rip.schemas.verdict import Cause
 from torch import nn
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.model.gguf_metadata import TENSOR_TYPES, read_header
-from rip.fingerprint.model.tensors import Layout, LayoutFault
+from rip.fingerprint.model.tensor_digests import Layout, LayoutFault
 from rip.schemas.errors import BadInput
 
 TOKENS = ["<s>", "a", "ü", "🙂", ""]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from fakes.checkpoints import write_safetensors
 from rip.fingerprint.model import digest_cache as cache_module
-from rip.fingerprint.model import hashing
+from rip.fingerprint.model import read_and_hash
 from rip.fingerprint.model.digest_cache import DigestCache
-from rip.fingerprint.model.hashing import Job, Reading, Stopped, read_files
+from rip.fingerprint.model.read_and_hash import Job, Reading, Stopped, read_files
 from rip.schemas.errors import BadInput
 
 
@@ -27,8 +27,8 @@ def hash_files(paths: list[Path], **options: Any) -> dict[Path, Reading]:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files around the size of a block, which is made small."""
-    monkeypatch.setattr(hashing, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(hashing, "CACHE_FROM_BYTES", 1)
+    monkeypatch.setattr(read_and_hash, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(read_and_hash, "CACHE_FROM_BYTES", 1)
     paths = []
     for size in (0, 1, 999, 1000, 1001, 12345):
         path = tmp_path / f"{size}.bin"
@@ -143,9 +143,9 @@ import os, signal, sys
 from pathlib import Path
 from typing import Any
 from rip.fingerprint.model import digest_cache, hashing, tensors
-from rip.fingerprint.model.tensors import safetensors_layout
-digest_cache.SETTLE_SECONDS, hashing.CACHE_FROM_BYTES, hashing.MAX_WORKERS = 0, 1, 1
-hashing.BLOCK_BYTES, tensors.GROUP_BYTES = 1000, 5000
+from rip.fingerprint.model.tensor_digests import safetensors_layout
+digest_cache.SETTLE_SECONDS, read_and_hash.CACHE_FROM_BYTES, read_and_hash.MAX_WORKERS = 0, 1, 1
+read_and_hash.BLOCK_BYTES, tensors.GROUP_BYTES = 1000, 5000
 journal, sha256, after, *names = sys.argv[1:]
 done_before = 0
 
@@ -155,8 +155,8 @@ def progress(done, total):
     if after != "never" and done > int(after):
         os.kill(os.getpid(), signal.SIGKILL)
 
-jobs = [hashing.Job(Path(name), safetensors_layout(Path(name)), sha256 == "sha256") for name in names]
-found = hashing.read_files(jobs, progress, digest_cache.DigestCache(Path(journal)))
+jobs = [read_and_hash.Job(Path(name), safetensors_layout(Path(name)), sha256 == "sha256") for name in names]
+found = read_and_hash.read_files(jobs, progress, digest_cache.DigestCache(Path(journal)))
 print(done_before, *(digest.hex() for job in jobs for digest in found[job.path].contents))
 """
 

@@ -13,12 +13,12 @@ from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
 from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
-from rip.fingerprint.model import hashing
+from rip.fingerprint.model import read_and_hash
 from rip.fingerprint.model.ref import resolve
 from rip.schemas.base import sha256_of
+from rip.schemas.choices import Strength
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fact, Fingerprint
-from rip.schemas.lane import Strength
 
 MODEL_PROBE = (Probe("model", ".probes.model_files:probe", ("model",), limit_s=None),)
 
@@ -366,7 +366,7 @@ def test_a_sample_can_be_held_against_a_whole_reading(model_folder: Path) -> Non
 
 def test_a_second_run_reads_no_weights(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "SETTLE_SECONDS", 0)
-    monkeypatch.setattr(hashing, "CACHE_FROM_BYTES", 1)
+    monkeypatch.setattr(read_and_hash, "CACHE_FROM_BYTES", 1)
     first, second = read(model_folder), read(model_folder)
     cached = [found.sections["model"].volatile["cached"].value for found in (first, second)]
     assert cached == [False, True]

@@ -13,9 +13,9 @@ from blake3 import blake3
 from fakes.checkpoints import SMALL, Tensors, reshard, write_raw, write_safetensors
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.model import hashing, tensors
-from rip.fingerprint.model.hashing import Job, read_files, sample_tensors
-from rip.fingerprint.model.tensors import (
+from rip.fingerprint.model import read_and_hash, tensor_digests
+from rip.fingerprint.model.read_and_hash import Job, read_files, sample_tensors
+from rip.fingerprint.model.tensor_digests import (
     WINDOW_BYTES,
     WINDOWS,
     LayoutFault,
@@ -77,8 +77,8 @@ def test_the_root_depends_on_neither_shards_nor_order_nor_blocks(
     }
     folder = tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashing, "BLOCK_BYTES", block)
-        patch.setattr(tensors, "GROUP_BYTES", group)
+        patch.setattr(read_and_hash, "BLOCK_BYTES", block)
+        patch.setattr(tensor_digests, "GROUP_BYTES", group)
         whole = digests(write_safetensors(folder / "whole.safetensors", content))
         parts = reshard(content, folder, shards)
         for sha256 in (True, False):
@@ -208,11 +208,11 @@ def test_many_tensors_are_listed_by_layer(monkeypatch: pytest.MonkeyPatch) -> No
     names = ["embed.weight", *(f"model.layers.{layer}.experts.{e}.w1" for layer in (0, 1) for e in range(3))]
     known = [(Tensor(name, "U8", (1,), 0, 1), blake3(name.encode()).digest()) for name in names]
     assert set(listed(known)) == set(names)
-    monkeypatch.setattr(tensors, "MAX_LISTED", 5)
+    monkeypatch.setattr(tensor_digests, "MAX_LISTED", 5)
     shown = listed(known)
     assert set(shown) == {"embed.weight", "model.layers.0.*", "model.layers.1.*"}
     assert shown["model.layers.0.*"] == {"root": root_of(known[1:4]), "tensors": 3}
-    monkeypatch.setattr(tensors, "MAX_LISTED", 2)
+    monkeypatch.setattr(tensor_digests, "MAX_LISTED", 2)
     assert listed(known) == {"*": {"root": root_of(known), "tensors": 7}}
 
 

@@ -16,7 +16,7 @@ from fakes.toy_model import text_of
 from rip.replay.request.contract import ANSWERED_TEXT
 from rip.replay.request.expected_answer import Compared, Generated, compare
 from rip.schemas.envelope import Envelope
-from rip.schemas.trace import Setting
+from rip.schemas.lane import Setting
 
 SERVERS = {"vllm": Vllm, "llama.cpp": LlamaCpp, "openai": OpenAi}
 ANSWER = text_of(greedy(PROMPT))

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from fakes.traces import header, sequence, write_trace
 from rip.replay.request.from_trace import golden_from_trace, requests_from_trace
-from rip.replay.request.resolve import golden_for
+from rip.replay.request.resolve_request import golden_for
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
 from rip.schemas.trace import HEADER_KEY, Request

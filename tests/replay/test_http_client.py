@@ -22,7 +22,7 @@ from fakes.servers import endless, serve, serve_raw
 from fakes.toy_model import MODEL, TOY
 from rip.replay.engines.base import Opening
 from rip.replay.engines.http.client import HttpClient, Refused
-from rip.replay.engines.http.started import Launch, StartedServer
+from rip.replay.engines.http.server_process import Launch, StartedServer
 from rip.replay.engines.http.vllm import VllmEngine
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed
@@ -470,7 +470,7 @@ def test_a_server_dies_with_rip(tmp_path: Path) -> None:
     inner = """
 import sys, time
 from pathlib import Path
-from rip.replay.engines.http.started import Launch, StartedServer
+from rip.replay.engines.http.server_process import Launch, StartedServer
 server = StartedServer(Launch([sys.executable, "-c", "import time; time.sleep(600)"], {}, Path("log")))
 print(server.pid, flush=True)
 time.sleep(600)

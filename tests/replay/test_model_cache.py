@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rip.replay.engines import model_files
-from rip.replay.engines.model_files import cache_folder, folder_of
+from rip.replay.engines.model_files import cache_folder, loadable_folder
 from rip.schemas.errors import EngineFailed
 
 SHA256 = "0f" * 32
@@ -22,9 +22,9 @@ def conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gguf_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = folder_of(tmp_path / "model.gguf", SHA256)
+    folder = loadable_folder(tmp_path / "model.gguf", SHA256)
     monkeypatch.setattr(model_files, "_convert_gguf", lambda path, target: pytest.fail("converted twice"))
-    assert folder_of(tmp_path / "model.gguf", SHA256) == folder
+    assert loadable_folder(tmp_path / "model.gguf", SHA256) == folder
     assert list(cache_folder().iterdir()) == [folder]
 
 
@@ -39,7 +39,7 @@ def test_the_slower_of_two_conversions_uses_the_folder_of_the_faster(
         return rename(unfinished, target)
 
     monkeypatch.setattr(Path, "rename", rename_too_late)
-    folder = folder_of(tmp_path / "model.gguf", SHA256)
+    folder = loadable_folder(tmp_path / "model.gguf", SHA256)
     assert (folder / "config.json").read_text() == "theirs"
     assert list(cache_folder().iterdir()) == [folder], "the unfinished folder is gone"
 
@@ -52,5 +52,5 @@ def test_a_conversion_that_cannot_be_moved_is_an_error(
 
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(EngineFailed, match="No space left on device"):
-        folder_of(tmp_path / "model.gguf", SHA256)
+        loadable_folder(tmp_path / "model.gguf", SHA256)
     assert list(cache_folder().iterdir()) == []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.fingerprint.untrusted.redact import is_secret
-from rip.replay.proxy.plain_pickle import Made, Named, read_pickle
+from rip.replay.proxy.plain_pickle import Named, UncalledObject, read_pickle
 from rip.replay.proxy.sglang_dump import envelopes_of, read_dump
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
@@ -76,10 +76,10 @@ def without_bytes(value: Any) -> Any:
 def test_objects_become_their_name_and_fields(protocol: int) -> None:
     shared = [1, 2]
     made = read_pickle(pickle.dumps([GenerateReqInput(input_ids=shared), deque(shared)], protocol), "x")
-    assert isinstance(made[0], Made)
+    assert isinstance(made[0], UncalledObject)
     assert made[0].maker.endswith(".GenerateReqInput")
     assert made[0].fields()["input_ids"] == [1, 2]
-    assert isinstance(made[1], Made)
+    assert isinstance(made[1], UncalledObject)
 
 
 class Hostile:
@@ -98,7 +98,7 @@ def test_a_hostile_file_is_read_as_harmless_data(tmp_path: Path, protocol: int) 
     content = pickle.dumps({"requests": [(Hostile(target), {}, 1.0, 2.0)]}, protocol)
     found = read_pickle(content, "x")
     made = found["requests"][0][0]
-    assert isinstance(made, Made)
+    assert isinstance(made, UncalledObject)
     assert made.maker.endswith(".system")
     assert list(read_dump(content, "x")) == [], "it is no request"
     assert not target.exists()

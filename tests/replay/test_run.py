@@ -20,7 +20,8 @@ from rip.replay.run import OpenedLane, Options, Result, replay
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, ContractBroken, EngineFailed, Interrupted, OutputFailed
 from rip.schemas.fingerprint import Fingerprint, Section, fact
-from rip.schemas.trace import HEADER_KEY, Lane, TraceHeader
+from rip.schemas.lane import Lane
+from rip.schemas.trace import HEADER_KEY, TraceHeader
 
 PROMPT = [10, 20, 30, 40, 50]
 ENVIRONMENT = Fingerprint.build(

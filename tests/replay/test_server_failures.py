@@ -29,7 +29,7 @@ from fakes.replay_lab import (
 )
 from fakes.toy_model import MODEL, text_of
 from rip.replay.engines.base import Opening
-from rip.replay.engines.http.answer import Answer, Event
+from rip.replay.engines.http.answer_rows import Answer, Event
 from rip.replay.engines.registry import engine_class
 from rip.schemas.envelope import Envelope, Runtime
 from rip.schemas.errors import EngineFailed

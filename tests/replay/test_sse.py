@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay import wire
-from rip.replay.wire import EventTooLong, Splitter, data_of, with_data
+from rip.replay.sse import EventTooLong, Splitter, data_of, with_data
 
 ENDS = st.sampled_from(["\n", "\r\n"])
 LINES = st.sampled_from([": comment", "event: token", "id: 7", "retry: 5", "", "field without colon"])

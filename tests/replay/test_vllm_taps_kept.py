@@ -20,7 +20,7 @@ from fakes.replay_lab import PROMPT, Lab, Replayed, envelope, greedy
 from fakes.tapped_server import TappedVllm
 from fakes.toy_model import MODEL, VOCABULARY
 from rip.replay.engines.http import sending, vllm_sites
-from rip.replay.engines.http.answer import Answer, Event
+from rip.replay.engines.http.answer_rows import Answer, Event
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput, EngineFailed, Interrupted
 from rip.schemas.fingerprint import Fingerprint, Section, fact
@@ -87,7 +87,7 @@ def test_rows_that_are_taken_while_an_answer_goes_on_are_those_of_a_whole_one(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    plain = vllm_sites.VllmTaps.joined_so_far
+    plain = vllm_sites.VllmTaps.rows_of_running_answer
 
     async def counted(taps: Any, answer: Answer) -> Any:
         rows = await plain(taps, answer)

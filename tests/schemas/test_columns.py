@@ -5,7 +5,7 @@ from dataclasses import fields
 import pyarrow as pa
 import pytest
 from rip.replay.row_summaries.rows import ExecutionShape, SamplerRecord
-from rip.schemas.columns import Column, arrow_schema, arrow_type
+from rip.schemas.column_types import Column, arrow_schema, arrow_type
 from rip.schemas.trace import COLUMNS, SHAPE_COLUMNS
 from rip.schemas.trace import arrow_schema as trace_schema
 

@@ -8,6 +8,7 @@ import pickle
 import tempfile
 
 import pytest
+from rip.schemas.choices import MODES, check_choice
 from rip.schemas.errors import (
     VARIABLE,
     BadInput,
@@ -19,7 +20,6 @@ from rip.schemas.errors import (
     stated_option,
     stated_setting,
 )
-from rip.schemas.lane import MODES, check_choice
 
 
 def test_an_error_names_what_it_is_about_as_it_was_written() -> None:

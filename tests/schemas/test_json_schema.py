@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from rip.schemas import generate
 from rip.schemas.base import Document
 from rip.schemas.fingerprint import Fingerprint
-from rip.schemas.trace import Lane, Request, Setting, Site, TraceHeader
+from rip.schemas.lane import Lane, Setting
+from rip.schemas.trace import Request, Site, TraceHeader
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

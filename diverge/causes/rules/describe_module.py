@@ -134,7 +134,7 @@ def drift_size(pattern: RowPattern | None) -> list[Evidence]:
     return [DriftSize(rel_drift=pattern.drift, ulps=pattern.ulps, dtype=pattern.site.dtype, reading=reading)]
 
 
-def far_off(site: Site, position: int, drift: float) -> DriftSize:
+def drift_beyond_rounding(site: Site, position: int, drift: float) -> DriftSize:
     """The drift of a site that is known to be beyond rounding."""
     ulps = in_ulps(site.dtype, drift) or 0.0
     return DriftSize(
@@ -147,7 +147,7 @@ def far_off(site: Site, position: int, drift: float) -> DriftSize:
     )
 
 
-def row_of_b(pattern: RowPattern) -> list[Evidence]:
+def row_difference_evidence(pattern: RowPattern) -> list[Evidence]:
     """What of the row differs."""
     found: list[Evidence] = []
     relation = None if pattern.relation is None else pattern.relation.relation

@@ -14,8 +14,8 @@ from ..observe.row_pattern import RowPattern
 from ..settings import DTYPE_FIELDS, LANE_SETTINGS, ONLY_PASSES, WITHOUT_CAUSE, Group, names_of, normal
 from .describe_module import (
     beyond_rounding,
+    drift_beyond_rounding,
     drift_size,
-    far_off,
     is_attention,
     others,
     stands_alone,
@@ -42,7 +42,7 @@ def kv_cache(basis: Basis) -> Finding | None:
     assert drift is not None
     length, steps = max(cached), pattern.position - pattern.prompt_length
     evidence: list[Evidence] = [
-        far_off(site, pattern.position, drift),
+        drift_beyond_rounding(site, pattern.position, drift),
         CachedTokensRead(
             cached_tokens=length, drift_before=drift_before, decode_steps=steps if steps >= 0 else None
         ),

@@ -23,7 +23,7 @@ from .describe_module import (
     logits_differing,
     other_rows,
     others,
-    row_of_b,
+    row_difference_evidence,
     rows_by_size,
     stands_alone,
     subject,
@@ -150,7 +150,7 @@ def one_row(basis: Basis) -> Finding | None:
     evidence = [
         *other_rows(pattern),
         *drift_size(pattern),
-        *row_of_b(pattern),
+        *row_difference_evidence(pattern),
         *rows_by_size(pattern),
         *others(pattern),
     ]
@@ -190,7 +190,7 @@ def module(basis: Basis) -> Finding | None:
     if pattern is not None:
         evidence += [
             *drift_size(pattern),
-            *row_of_b(pattern),
+            *row_difference_evidence(pattern),
             *logits_differing(basis, pattern),
             *elsewhere(pattern),
         ]

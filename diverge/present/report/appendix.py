@@ -8,7 +8,7 @@ from ....schemas.command_line import DivergeCommand, QueryCommand, shell_line
 from ....schemas.lane import OWN_PROGRAM
 from ...causes.commands import Commands
 from ..findings.reference import reference_sentence
-from ..findings.write import in_shell, sentence
+from ..findings.sentences import in_shell, sentence
 from ..format import NONE, number, plain, plural, request_name
 from ..zoom import finding_sentence, proof_line, zoom_lines
 from .document import Appendix, Proof

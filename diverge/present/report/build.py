@@ -9,11 +9,10 @@ from ....schemas.errors import BadInput, MissingPackage
 from ....schemas.files import write_private
 from ....schemas.findings.unseen import Note
 from ...result_folder import REPEAT_DIVERGE, read_verdict
-from ...views.catalog import first_line, open_views
-from .. import format, sequences
-from .. import verdict as verdict_sentences
+from ...views.open_views import first_line, open_views
+from .. import format, sequence_sentences, verdict_sentences
 from ..findings.labels import label
-from ..findings.write import sentence
+from ..findings.sentences import sentence
 from .appendix import appendix, proofs
 from .document import Postmortem
 from .environment import where_it_ran
@@ -99,9 +98,9 @@ def _read(
         environment=environment,
         extent=how_much_compared(verdict, data.sites, pairs),
         timeline=events,
-        text_sides=None if first_text is None else sequences.text_sides(first_text),
-        agreement=None if agreement is None else sequences.agreement_rows(agreement),
-        unique_line=None if agreement is None else sequences.unique_line(agreement),
+        text_sides=None if first_text is None else sequence_sentences.text_sides(first_text),
+        agreement=None if agreement is None else sequence_sentences.agreement_rows(agreement),
+        unique_line=None if agreement is None else sequence_sentences.unique_line(agreement),
         proofs=experiments,
         patterns=patterns(verdict, data),
         pairs=pairs,
@@ -140,7 +139,7 @@ def _first_causes(verdict: Verdict, pairs: list[Pair]) -> dict[int, str]:
             name = pair.causes.split(", ")[0]
             is_own = first is not None and first.sequence == pair.sequence
             called = own.get(name) if is_own else None
-            found[pair.pair] = format.plain(called or sequences.cause_label(name))
+            found[pair.pair] = format.plain(called or sequence_sentences.cause_label(name))
     return found
 
 

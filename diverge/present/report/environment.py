@@ -10,7 +10,8 @@ from ...causes.commands import reading
 from ..format import listed, plain, shortened
 
 if TYPE_CHECKING:
-    from ....schemas.trace import Setting, TraceHeader
+    from ....schemas.lane import Setting
+    from ....schemas.trace import TraceHeader
     from .reading.traces import Source
 
 NOT_RECORDED = "not recorded"

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from ...causes.commands import reading
 from ..format import does, number, plain, plural, quoted_token
-from ..verdict import difference_kind, largest_difference
+from ..verdict_sentences import difference_kind, largest_difference
 from .environment import NOT_RECORDED, setting_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ....schemas.trace import Setting, TraceHeader
+    from ....schemas.lane import Setting
+    from ....schemas.trace import TraceHeader
     from ....schemas.verdict import Verdict
     from .pictures.step_charts import Plot
     from .reading.rows import Candidate, FirstLogits, Pair, Recorded, SiteTotal, TokenRow

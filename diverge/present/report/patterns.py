@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..format import drift, plain, plural, request_name
-from ..sequences import MANY, cause_label, growth_line, proportion
+from ..sequence_sentences import MANY, cause_label, growth_line, proportion
 from .pictures.step_charts import Curve, draw_survival
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import format, verdict
-from ..findings import labels, write
+from .. import format, verdict_sentences
+from ..findings import labels, sentences
 from ..format import bar, plain
 from . import pair_sentences
 from .pictures.text_map import text_map
@@ -82,14 +82,21 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     for one in (
         *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
         *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
-        *(write.sentence, write.where, write.why, labels.label, write.how_to_read),
-        *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
+        *(sentences.sentence, sentences.where, sentences.why, labels.label, sentences.how_to_read),
+        *(
+            verdict_sentences.is_cut,
+            verdict_sentences.level_note,
+            verdict_sentences.level_reason,
+            differing,
+            equal,
+            moved,
+        ),
     )
 }
 _GLOBALS = {
     "request_name": format.request_name,
-    "expected_to_differ": verdict.EXPECTED_TO_DIFFER,
-    "level_promises": verdict.LEVEL_PROMISES,
+    "expected_to_differ": verdict_sentences.EXPECTED_TO_DIFFER,
+    "level_promises": verdict_sentences.LEVEL_PROMISES,
     "how_positions_count": pair_sentences.HOW_POSITIONS_COUNT,
     "about_agreement": pair_sentences.ABOUT_AGREEMENT,
     "causes_ranked": pair_sentences.CAUSES_RANKED,
@@ -147,7 +154,7 @@ def code(value: object) -> Markdown:
     return Markdown(f"<code>{_MARKUP.sub(_reference, shown)}</code>" if shown else "")
 
 
-def flowing(value: str) -> Markdown:
+def wrapped_markdown(value: str) -> Markdown:
     """Text of several lines for the inside of an HTML block: it wraps, and keeps line breaks and spaces."""
     return Markdown(_escaped(value).replace("  ", "&nbsp; ").replace("\n", "<br>"))
 
@@ -195,5 +202,5 @@ def _references(characters: str) -> str:
 
 
 _MARKDOWN: tuple[Callable[..., Any], ...] = (
-    *(text, block, code, flowing, html, fenced, token_bar, text_map, as_script, of_requests),
+    *(text, block, code, wrapped_markdown, html, fenced, token_bar, text_map, as_script, of_requests),
 )

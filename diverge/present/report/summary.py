@@ -10,9 +10,9 @@ from ....schemas.findings.evidence import Conclusion
 from ....schemas.findings.execution import FieldChanged
 from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
 from ..findings.labels import label
-from ..findings.write import how_to_read, sentence, why
+from ..findings.sentences import how_to_read, sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
-from ..verdict import difference_kind, has_moved, largest_difference, unfinished_sides
+from ..verdict_sentences import difference_kind, has_moved, largest_difference, unfinished_sides
 from .document import NextStep, Sentence
 
 if TYPE_CHECKING:

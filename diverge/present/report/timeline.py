@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..findings.write import unseen_before
+from ..findings.sentences import unseen_before
 from ..format import does, drift_size, moment, number, plain, plural, quoted_token, request_name, site_label
-from ..verdict import mode_description
+from ..verdict_sentences import mode_description
 from .document import Event
 
 if TYPE_CHECKING:

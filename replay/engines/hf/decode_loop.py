@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ....schemas.errors import BadInput
-from ....schemas.trace import Mode, Setting
+from ....schemas.lane import Setting
+from ....schemas.trace import Mode
 from ...capture.observed_passes import Segment, StepBlock
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence

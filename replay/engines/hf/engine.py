@@ -17,11 +17,11 @@ from ....schemas.trace import Mode
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import PROGRAMS
-from ...request.resolve import UNKNOWN_LENGTH, Capabilities
+from ...request.resolve_request import UNKNOWN_LENGTH, Capabilities
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import Rows
 from ..base import Engine, Finished, Opening, no_such_site, refuse_server
-from ..model_files import folder_of, load_tokenizer, read_config
+from ..model_files import load_tokenizer, loadable_folder, read_config
 from .decode_loop import BatchRun
 from .model import check_attention, load_model, model_errors
 from .sampling import Sampler, StopRule, UniformDraws
@@ -50,7 +50,7 @@ class HfEngine(Engine):
         refuse_server("hf", opening)
         if opening.model is None or opening.model_sha256 is None:
             raise BadInput("the engine hf needs a model", "give a folder or a GGUF file with --model")
-        folder = folder_of(opening.model, opening.model_sha256)
+        folder = loadable_folder(opening.model, opening.model_sha256)
         self.keep_positions = opening.keep_positions
         self.settings = resolve_settings(opening.settings, opening.runtime, _config_dtype(folder))
         self._before = _process_state()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....schemas.envelope import Runtime
 from ....schemas.errors import BadInput, first_line, stated_setting
-from ....schemas.trace import Setting
+from ....schemas.lane import Setting
 from ..base import SettingSpec
 
 MOST_THREADS = 1024

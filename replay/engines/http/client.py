@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import httpx
 
 from ....schemas.errors import EngineFailed, first_line
-from ...wire import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
+from ...sse import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
 
 T = TypeVar("T")
 

@@ -20,15 +20,15 @@ from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.contract import REPORTED_BY_SERVER
 from ...request.findings import finding
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ...row_summaries.rows import TopK
 from ..base import SettingSpec, sorted_topk
-from .answer import End, Events, Piece, check_no_error, unended
+from .answer_rows import End, Events, Piece, check_no_error, stream_unfinished_error
 from .llama_child import PARAMETERS
 from .request_body import COMMON_SAMPLING, RequestFields, chat_body, check_kind, server_text, server_tokens
 from .server import ServerEngine
+from .server_process import Launch, StartedServer, has_module
 from .settings import CACHE, server_environment, server_settings
-from .started import Launch, StartedServer, has_module
 
 FORCING_BIAS = 1e6
 """Added to the logit of a token that is to be forced: far above any logit. It need not be exact, as the
@@ -190,7 +190,7 @@ class LlamaCppEngine(ServerEngine):
                 truncated = (finding("prompt-truncated"),) if event.get("truncated") else ()
                 yield End(reason, cached_tokens=cached, answered_by=self._by, findings=truncated)
                 return
-        raise unended()
+        raise stream_unfinished_error()
 
     async def _forced(self, plan: PlannedSequence) -> Events:
         """Each recorded token by a request of its own, on a slot whose cache holds all before it."""

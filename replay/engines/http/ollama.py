@@ -14,7 +14,7 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
 from ..base import SettingSpec
-from .answer import End, Events, Piece, check_no_error, unended
+from .answer_rows import End, Events, Piece, check_no_error, stream_unfinished_error
 from .request_body import (
     COMMON_SAMPLING,
     TEXT_ENGINE,
@@ -74,7 +74,7 @@ class OllamaEngine(ServerEngine):
             if event.get("done"):
                 last = event
         if last is None:
-            raise unended()
+            raise stream_unfinished_error()
         findings = (finding("reasoning-not-compared"),) if reasons else ()
         reason = str(last.get("done_reason") or "stop")
         yield End(reason, with_calls("".join(text), calls), answered_by=self._by, findings=findings)

@@ -17,7 +17,7 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...wire import with_calls
 from ..base import SettingSpec
-from .answer import STREAMED, Completion, End, Events, Piece
+from .answer_rows import STREAMED, Completion, End, Events, Piece
 from .client import Refused
 from .request_body import (
     COMMON_SAMPLING,

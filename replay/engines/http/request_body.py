@@ -10,7 +10,7 @@ from ....schemas.envelope import Envelope, Sampling
 from ....schemas.errors import BadInput, EngineFailed
 from ...request.batches import PlannedSequence
 from ...request.contract import ANSWERED_TEXT
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ..base import Opening
 from .client import HttpClient, Refused
 

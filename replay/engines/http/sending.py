@@ -17,7 +17,7 @@ from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
 from ...row_summaries.rows import Rows
 from ..base import Finished
-from .answer import Answer, Events
+from .answer_rows import Answer, Events
 
 TAPS_READ_S = 2.0
 """Seconds between two readings of what was observed of an answer that goes on: taps write as often."""

@@ -14,17 +14,18 @@ from typing import Any, ClassVar, TypeVar
 
 from ....schemas.envelope import Envelope
 from ....schemas.errors import BadInput, EngineFailed
-from ....schemas.trace import Mode, Setting
+from ....schemas.lane import Setting
+from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
-from ...request.resolve import UNKNOWN_LENGTH
+from ...request.resolve_request import UNKNOWN_LENGTH
 from ...row_summaries.rows import Rows
 from ..base import Engine, Finished, Opening, SettingSpec
 from ..model_files import load_local_tokenizer
 from .client import UNEXPECTED, BackgroundLoop, HttpClient, Refused, unexpected
 from .request_body import RequestFields
 from .sending import Answering, Sending
+from .server_process import StartedServer
 from .settings import CLIENT_SETTINGS, parse_settings, resolve_settings
-from .started import StartedServer
 
 T = TypeVar("T")
 
@@ -200,8 +201,8 @@ class ServerEngine(Answering, Engine):
             return error
         message, fix = f"{plan.request_id}: {error.message}", error.fix
         patience_s = 0.0 if isinstance(error, Refused) else DYING_S
-        if self.started is not None and (death := self.started.death(patience_s)):
-            message, fix = f"{message}; {death}", f"see {self.started.log}"
+        if self.started is not None and (exit_reason := self.started.exit_reason(patience_s)):
+            message, fix = f"{message}; {exit_reason}", f"see {self.started.log}"
         return caused_by(error, EngineFailed(message, fix))
 
     async def _texts_by_server(self, token_ids: list[int]) -> dict[int, str]:

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....schemas.errors import BadInput, stated_setting
-from ....schemas.lane import NOT_KEPT, may_be_secret
-from ....schemas.trace import Setting
+from ....schemas.lane import NOT_KEPT, Setting, may_be_secret
 from ..base import BATCH_SIZE, SettingSpec, defaults, split_pair
 
 _DAY_S = 86_400

@@ -16,10 +16,18 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Finding, Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ...row_summaries.rows import TopK
 from ..base import SettingSpec, sorted_topk
-from .answer import End, Events, Piece, Scored, check_no_error, gave_up, unended
+from .answer_rows import (
+    End,
+    Events,
+    Piece,
+    Scored,
+    check_no_error,
+    server_ended_error,
+    stream_unfinished_error,
+)
 from .request_body import (
     COMMON_SAMPLING,
     RequestFields,
@@ -110,10 +118,10 @@ class SglangEngine(ServerEngine):
             if about.get("finish_reason"):
                 last = about
         if last is None:
-            raise unended()
+            raise stream_unfinished_error()
         reason = last["finish_reason"]
         if reason["type"] == "abort":
-            raise gave_up(reason.get("message"))
+            raise server_ended_error(reason.get("message"))
         yield End(
             str(reason["type"]),
             cached_tokens=last.get("cached_tokens"),

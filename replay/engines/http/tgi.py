@@ -14,10 +14,10 @@ from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.expected_answer import first_difference
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ...row_summaries.rows import TopK
 from ..base import sorted_topk
-from .answer import End, Events, Piece, check_no_error, unended
+from .answer_rows import End, Events, Piece, check_no_error, stream_unfinished_error
 from .request_body import RequestFields, chat_body, check_kind, text_request
 from .server import ServerEngine
 
@@ -72,7 +72,7 @@ class TgiEngine(ServerEngine):
             if event.get("details"):
                 last = event
         if last is None:
-            raise unended()
+            raise stream_unfinished_error()
         reason = "length" if last["details"]["finish_reason"] == "length" else "stop"
         yield End(reason, last.get("generated_text"), answered_by=self._by)
 

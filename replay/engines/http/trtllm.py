@@ -13,7 +13,7 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ..base import SettingSpec
-from .answer import STREAMED, Completion, End, Events, Piece
+from .answer_rows import STREAMED, Completion, End, Events, Piece
 from .request_body import COMMON_SAMPLING, TEXT_ENGINE, RequestFields, check_kind, chosen_entry
 from .server import ServerEngine
 from .settings import SERVED_MODEL

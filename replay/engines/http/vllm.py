@@ -20,11 +20,11 @@ from ....schemas.errors import EngineFailed
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ...row_summaries.rows import Rows, TopK
 from ..base import sorted_topk, unforced_tokens
 from ..model_files import generation_config
-from .answer import STREAMED, Answer, Completion, End, Events, Piece, Scored
+from .answer_rows import STREAMED, Answer, Completion, End, Events, Piece, Scored
 from .client import ServerError
 from .request_body import (
     COMMON_SAMPLING,
@@ -36,7 +36,7 @@ from .request_body import (
     text_body,
 )
 from .server import ServerEngine, caused_by
-from .started import StartedServer
+from .server_process import StartedServer
 from .vllm_sites import VllmTaps
 from .vllm_start import REQUEST_SETTINGS, check_arguments, check_vllm, start_vllm
 
@@ -130,11 +130,11 @@ class VllmEngine(ServerEngine):
 
     async def observed_so_far(self, answer: Answer) -> Rows | None:
         """See `sending.Answering.observed_so_far`."""
-        return await self._taps.joined_so_far(answer)
+        return await self._taps.rows_of_running_answer(answer)
 
     async def observed_at_last(self, answer: Answer) -> Rows | None:
         """See `sending.Answering.observed_at_last`."""
-        return await self._taps.joined_at_last(answer)
+        return await self._taps.remaining_rows_after_break(answer)
 
     async def detokenize(self, token_id: int) -> str | None:
         """The text of one token."""

@@ -22,7 +22,7 @@ from ...request.batches import PlannedSequence
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import ExecutionShape, Rows, RowSummaries, TopK
 from ..base import Opening, no_such_site
-from .answer import Answer
+from .answer_rows import Answer
 
 if TYPE_CHECKING:
     from ...vllm_tap.tap_folder import TapFolder, TappedRows
@@ -114,11 +114,11 @@ class VllmTaps:
         self._forget(answer)
         return rows and self._with(rows, tapped), list(tapped.findings)
 
-    async def joined_so_far(self, answer: Answer) -> Rows | None:
+    async def rows_of_running_answer(self, answer: Answer) -> Rows | None:
         """The next rows of an answer that goes on: those that have arrived and all ranks have written."""
         assert self._folder is not None
         key, first = self._keys[id(answer.plan)], answer.taken
-        tapped = await asyncio.to_thread(self._folder.rows_so_far, key, first)
+        tapped = await asyncio.to_thread(self._folder.rows_of_running_request, key, first)
         if tapped is None:
             return None
         begin = max(first, len(tapped.prefix))  # a cached prefix was not computed
@@ -130,7 +130,7 @@ class VllmTaps:
         rows = answer.take(until=until)
         return rows and self._with(rows, tapped)
 
-    async def joined_at_last(self, answer: Answer) -> Rows | None:
+    async def remaining_rows_after_break(self, answer: Answer) -> Rows | None:
         """The other rows of an answer that broke off. Those that the taps did not write have no sites."""
         tapped = None
         if id(answer.plan) in self._keys:
@@ -148,7 +148,9 @@ class VllmTaps:
         key, started = self._keys[id(answer.plan)], time.monotonic()
         while True:
             late_s = timeout_s if time.monotonic() - started >= timeout_s else None
-            tapped = await asyncio.to_thread(self._folder.rows_by_now, key, answer.taken, late_s, partial)
+            tapped = await asyncio.to_thread(
+                self._folder.rows_of_ended_request, key, answer.taken, late_s, partial
+            )
             if tapped is not None:
                 return tapped
             await asyncio.sleep(POLL_S)

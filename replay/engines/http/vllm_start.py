@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ....schemas.errors import BadInput, stated_setting
-from ....schemas.trace import Finding, Setting
+from ....schemas.lane import Setting
+from ....schemas.trace import Finding
 from ...request.findings import finding
 from ..base import Opening, SettingSpec
+from .server_process import Launch, StartedServer, has_module
 from .settings import CACHE, SERVED_MODEL, server_arguments, server_environment
-from .started import Launch, StartedServer, has_module
 
 SERVER = "vllm.entrypoints.openai.api_server"
 _PARSED_S = 180.0

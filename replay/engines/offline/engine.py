@@ -11,7 +11,8 @@ import numpy as np
 
 from ....schemas.envelope import Sampling
 from ....schemas.errors import BadInput, EngineFailed
-from ....schemas.trace import Mode, Setting
+from ....schemas.lane import Setting
+from ....schemas.trace import Mode
 from ...request.batches import Batch, PlannedSequence
 from ...request.findings import finding
 from ...row_summaries.rows import Rows, TopK

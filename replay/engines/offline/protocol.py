@@ -24,7 +24,7 @@ from ....schemas.errors import (
     first_line,
     stated_option,
 )
-from ...request.resolve import Capabilities
+from ...request.resolve_request import Capabilities
 from ..base import BATCH_SIZE, split_pair
 
 DOCUMENT = "docs/offline-engines.md shows a whole engine"

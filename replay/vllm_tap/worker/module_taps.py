@@ -76,7 +76,7 @@ class ModuleTaps:
         self._see, self._last = see, None
         self._runs.clear()
 
-    def trust(self, numbers: frozenset[int]) -> None:
+    def skip_passed_on_tensors(self, numbers: frozenset[int]) -> None:
         """Show these sources no more where they hand on the very tensor that another one was shown with.
 
         Inference tensors count no versions, so the same tensor may have been changed in place in between.

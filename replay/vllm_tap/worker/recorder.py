@@ -180,7 +180,7 @@ class Recorder:
         except OSError as error:
             LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
 
-    def failed_by(self, error: Exception) -> None:
+    def fail_with_error(self, error: Exception) -> None:
         """End the observation because of an error in it."""
         self.fail(f"{type(error).__name__}: {error}")
 
@@ -196,7 +196,7 @@ class Recorder:
         try:
             work()
         except Exception as error:  # whatever it is, the request goes on
-            self.failed_by(error)
+            self.fail_with_error(error)
 
     # What happens then.
 
@@ -278,7 +278,7 @@ class Recorder:
         block = self._block
         if not block.used and not self._ended:
             return
-        block.land()
+        block.copy_to_host()
         ended = tuple(self._ended)
         requests = {number: self._requests[number] for number in {*block.numbers, *ended} - {NOBODY}}
         for number in ended:
@@ -308,7 +308,7 @@ class Recorder:
         }
         self._twins = {number: self._twins[number] for number in same}
         self._is_verified = True
-        self._taps.trust(frozenset(same))
+        self._taps.skip_passed_on_tensors(frozenset(same))
 
     def _new_block(self, rows: int) -> RowBlock:
         twins = np.array(sorted(self._twins.values()), np.int64).reshape(-1, 2)

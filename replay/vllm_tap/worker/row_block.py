@@ -15,7 +15,14 @@ import torch
 
 from ...row_summaries.gpu_queue import Pending
 from ...row_summaries.rows import SLOT_BYTES, RowSummaries, TopK
-from ...row_summaries.summarise import ADDRESS, FIRST_SLOT, JOB_LENGTH, NEXT_UNIT, Work, summarise_tensor
+from ...row_summaries.summarise import (
+    ADDRESS,
+    FIRST_SLOT,
+    JOB_LENGTH,
+    NEXT_UNIT,
+    KernelCall,
+    summarise_tensor,
+)
 from ...row_summaries.token_distribution import top_k_of_rows
 from ..part_file import REQUEST, ROW_FIELDS, Distributions, Part, TappedRequest
 from .step import NOBODY, Segment, Step
@@ -163,11 +170,11 @@ class RowBlock:
         self.numbers.update(step.numbers)
         self.used += len(step.owners)
 
-    def land(self) -> None:
+    def copy_to_host(self) -> None:
         """Have everything that devices know on the host: then `part` may run on another thread."""
         self.pending.settle()
         for step in self._steps:
-            step.land()
+            step.copy_to_host()
 
     def part(self, requests: Mapping[int, TappedRequest], ended: Sequence[int], topk: int) -> Part:
         """Everything in it, as a part, once it has landed."""
@@ -261,7 +268,9 @@ class RepeatedSteps:
         if rows_TW.data_ptr() != tensor.data_ptr() or rows_TW.stride(1) != 1:
             return None
         segment, size, row_stride = self._segment, tensor.element_size(), rows_TW.stride(0)
-        work = Work.of(self._out, tensor.dtype, segment.count, row_stride, [width for *_, width in columns])
+        work = KernelCall.of(
+            self._out, tensor.dtype, segment.count, row_stride, [width for *_, width in columns]
+        )
         if work is None:
             return None
         offsets = tuple((index * JOB_LENGTH, first * size) for index, (_, first, _) in enumerate(columns))

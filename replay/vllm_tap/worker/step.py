@@ -111,7 +111,7 @@ class Step:
     owners: np.ndarray[Any, Any]
     output: torch.Tensor | None = None
 
-    def land(self) -> None:
+    def copy_to_host(self) -> None:
         """Bring to the host what a device knows. Then `table` needs no device any more."""
         inputs = self.inputs
         self._token_ids = inputs.token_ids.cpu().numpy()

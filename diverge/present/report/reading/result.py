@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ....views.catalog import Views
+    from ....views.open_views import Views
 
 
 class ResultData:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .....schemas.command_line import path_argument
 from .....schemas.errors import BadInput
 from ....reading.load import Trace, open_trace
-from ...findings.write import in_shell
+from ...findings.sentences import in_shell
 
 if TYPE_CHECKING:
     from .....schemas.findings.statement import Command

@@ -91,7 +91,7 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
         OSError: There is no folder to write to.
     """
     found, output, problem = _find_sites(runner, settings, engine)
-    taps = ModuleTaps(found.sources, lambda error: recorder.failed_by(error))
+    taps = ModuleTaps(found.sources, lambda error: recorder.fail_with_error(error))
     coordinates = engine.coordinates
     facts = {**engine.identity, "channel": engine.channel, "row_hash": ROW_HASH_NAME, "sketch": SKETCH_NAME}
     folder = RankFolder(
@@ -113,7 +113,7 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
         taps.attach()
         folder.write_state("ready")
     except Exception as error:  # whatever it is, the worker serves
-        recorder.failed_by(error)
+        recorder.fail_with_error(error)
         return recorder
     atexit.register(recorder.close)
     LOG.info("rip observes %d sites (%s) and writes to %s", len(found.sites), engine.channel, folder.path)

@@ -7,17 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...schemas.choices import CaptureLevel, Mode
 from ...schemas.errors import BadInput, stated_option
-from ...schemas.lane import CaptureLevel, Mode
 from .process import check_interpreter, recorded_variables, runs_in_process, split_variables
 from .request import LaneRequest, read_server_key
 
 if TYPE_CHECKING:
     from ...fingerprint.model.ref import ModelRef
     from ...replay.engines.base import Engine, Opening
-    from ...replay.request.resolve import Capabilities
+    from ...replay.request.resolve_request import Capabilities
     from ...schemas.fingerprint import Fact, Fingerprint
-    from ...schemas.trace import Lane, Setting
+    from ...schemas.lane import Lane, Setting
+
 
 DEFAULT_TOPK = 20
 IN_PROCESS = "hf"
@@ -66,8 +67,7 @@ class ResolvedLane:
 
     def lane(self) -> Lane:
         """The lane as the trace records it; its settings come from the engine."""
-        from ...schemas.lane import AS_SERVED
-        from ...schemas.trace import Lane
+        from ...schemas.lane import AS_SERVED, Lane
 
         request = self.request
         return Lane(
@@ -116,7 +116,7 @@ class ResolvedLane:
         Raises:
             BadInput: It cannot.
         """
-        from ...replay.request.resolve import check_capabilities
+        from ...replay.request.resolve_request import check_capabilities
 
         needs_sites = capture in ("sites", "tensors") or sites is not None
         check_capabilities(self.engine, self.capabilities, mode, needs_sites)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ...schemas.sequences import Agreement, DriftJump, Patterns, Proportion, TraceAgreement
     from ...schemas.verdict import FirstText
 
+
 MANY = 8
 """Sequences from which on shares, survival and causes are shown."""
 STEADY = 2.0

@@ -16,10 +16,10 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas.choices import Strength
 from ...schemas.errors import BadInput
-from ...schemas.lane import Strength
 from ..untrusted.files import open_regular
-from .tensors import DIGEST_BYTES, Layout, TensorStream, groups_of, kind_of
+from .tensor_digests import DIGEST_BYTES, Layout, TensorStream, groups_of, kind_of
 
 if TYPE_CHECKING:
     from .digest_cache import DigestCache

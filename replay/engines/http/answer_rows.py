@@ -233,7 +233,7 @@ class Completion:
             EngineFailed: It has none.
         """
         if not self.reason:
-            raise unended()
+            raise stream_unfinished_error()
 
 
 def check_no_error(event: Mapping[str, Any]) -> None:
@@ -245,10 +245,10 @@ def check_no_error(event: Mapping[str, Any]) -> None:
     if not event.get("error"):
         return
     error = event["error"]
-    raise gave_up(error.get("message", error) if isinstance(error, dict) else error)
+    raise server_ended_error(error.get("message", error) if isinstance(error, dict) else error)
 
 
-def gave_up(message: Any) -> ServerError:
+def server_ended_error(message: Any) -> ServerError:
     """The error for an answer that the server ended with an error of its own."""
     text = str(message)
     failed = ServerError(
@@ -258,6 +258,6 @@ def gave_up(message: Any) -> ServerError:
     return failed
 
 
-def unended() -> EngineFailed:
+def stream_unfinished_error() -> EngineFailed:
     """The error for a stream that ends before its answer does."""
     return EngineFailed("the stream ended before the answer did", "see the log of the server")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.trace import PARTS_SUFFIX
 from .findings.reference import reference_sentence
-from .findings.write import note, sentence, unseen_before, where, why
+from .findings.sentences import note, sentence, unseen_before, where, why
 from .format import NONE, does, moment, number, plain, plural, request_name, site_label
 
 if TYPE_CHECKING:

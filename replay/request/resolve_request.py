@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 from ...schemas.envelope import Envelope
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.trace import Mode, Setting
+from ...schemas.lane import Setting
+from ...schemas.trace import Mode
 from ..wire import invalid_sampling, shortened
 from .batches import ResolvedRequest
 from .contract import (

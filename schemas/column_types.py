@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 _TYPE = re.compile(r"(?P<kind>\w+)(<(?P<inner>.*)>)?(\[(?P<size>.+)\])?\??")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 from ....schemas.errors import BadInput, EngineFailed
-from ....schemas.trace import Setting
+from ....schemas.lane import Setting
 from ..base import Opening
 
 _QUESTION = "import importlib.util as u, sys; sys.exit(0 if u.find_spec(sys.argv[1]) else 3)"
@@ -144,8 +144,8 @@ class StartedServer:
         started, launch = time.monotonic(), self._launch
         with httpx.Client(trust_env=False, timeout=5.0) as http:
             while True:
-                if death := self.death():
-                    raise EngineFailed(f"the server could not be started: {death}", f"see {self.log}")
+                if exit_reason := self.exit_reason():
+                    raise EngineFailed(f"the server could not be started: {exit_reason}", f"see {self.log}")
                 try:
                     if http.get(f"{self.url}{READY_PATH}").status_code == httpx.codes.OK:
                         return
@@ -161,7 +161,7 @@ class StartedServer:
                     )
                 time.sleep(POLL_S)
 
-    def death(self, within_s: float = 0.0) -> str | None:
+    def exit_reason(self, within_s: float = 0.0) -> str | None:
         """How it ended, with the last error in its log; None if it runs, and still does after `within_s`."""
         try:
             code = self._process.wait(within_s)
@@ -173,7 +173,7 @@ class StartedServer:
 
     def stop(self) -> None:
         """End it and its children. May be called twice."""
-        if self._launch.say is not None and self.death() is None:
+        if self._launch.say is not None and self.exit_reason() is None:
             self._launch.say("stopping the server")
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             if not self._signal(number):
