@@ -40,7 +40,7 @@ def _group() -> None:
     """Ready-made checks of what an engine promises."""
 
 
-@app.command("batch-invariance", epilog=EXAMPLES, short_help="Alone and in a batch: exactly equal?")
+@app.command("batch-invariance", epilog=EXAMPLES, short_help="Check that batching does not change results")
 def batch_invariance(
     model: Model = None,
     engine: EngineName = None,
@@ -54,9 +54,7 @@ def batch_invariance(
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, max=100_000, help="Generated tokens of each.")
     ] = 32,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Seed of everything random.")
-    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Random seed.")] = 0,
     min_length: Annotated[
         int, typer.Option("--min-length", metavar="N", min=1, help="Tokens of the shortest prompt.")
     ] = 16,

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 COMMANDS = {
-    "fingerprint": (".fingerprint:fingerprint", "Read what this environment is."),
+    "fingerprint": (".fingerprint:fingerprint", "Record this environment."),
     "drift": (".drift:drift", "Compare two fingerprints."),
     "envelope": (".envelope:app", "Make, import, show and check records of requests."),
     "record": (".record:record", "Record live traffic as envelopes, as a proxy."),
@@ -22,7 +22,7 @@ COMMANDS = {
     "narrow": (".narrow:narrow", "Find by experiment which settings turn a divergence on."),
     "check": (".check:app", "Check what an engine promises."),
     "query": (".query:query", "Run SQL over a trace or a result."),
-    "demo": (".demo:demo", "The main job on a real model, in minutes."),
+    "demo": (".demo:demo", "Demonstrate the workflow on a small model."),
 }
 """Name → where the command is (a function, or the typer app of a group), and its line in the overview."""
 

@@ -53,7 +53,7 @@ def diverge(
         Path | None,
         typer.Option(
             metavar="R.parquet",
-            help="Trace of A's tokens forced in float32 or float64: tells rounding from one side being off.",
+            help="Trace of A's tokens forced in float32 or float64: tells rounding from an error.",
         ),
     ] = None,
     noise: Annotated[
@@ -71,7 +71,7 @@ def diverge(
     do not prove equal tokens. An engine that takes no seed gets no verdict on tokens: samples are compared.
 
     Exit code 0: the required level holds (by default: all tokens are equal); 1: it does not; 3: the traces
-    have nothing in common that decides it.
+    share nothing that decides the level.
     """
     from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare

@@ -142,7 +142,7 @@ def fingerprint(
         Path | None, typer.Option("-o", "--output", help="The file to write. [default: -, standard output]")
     ] = None,
     flat: Annotated[
-        bool, typer.Option("--flat", help="Write only the thirteen keys, without sources.")
+        bool, typer.Option("--flat", help="Write only the 13 main facts, without sources.")
     ] = False,
     against: Annotated[
         Path | None,
@@ -199,8 +199,8 @@ def fingerprint(
     reports of itself. Every fact has a value and its source, or the reason why it is unavailable. Nothing is
     changed, and secrets are not kept.
 
-    Exit code 0: read, and with --against nothing changed that counts. 1: something did. 3: the two have no
-    field in common.
+    Exit code 0: read, and with --against nothing changed that counts. 1: something changed. 3: the two
+    have no field in common.
     """
     from ..fingerprint.load import input_name, read_fingerprint
     from ..schemas.files import write_private

@@ -28,7 +28,7 @@ EngineName = Annotated[
 Url = Annotated[str | None, typer.Option(metavar="URL", help="Run on this server, which must be running.")]
 ApiKeyEnv = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The environment variable that holds the key of --url."),
+    typer.Option(metavar="NAME", help="The environment variable that holds the API key for --url."),
 ]
 Python = Annotated[
     str | None,
@@ -41,7 +41,7 @@ Python = Annotated[
 Tap = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="The folder RIP_TAP of the vLLM server at --url, to observe its layers."
+        metavar="DIR", help="The RIP_TAP folder of the vLLM server at --url, to observe its layers."
     ),
 ]
 LaneName = Annotated[

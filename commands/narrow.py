@@ -49,7 +49,9 @@ def narrow(
     ] = None,
     bad: Annotated[
         str | None,
-        typer.Option("--bad", metavar="LANE.toml", help="The lane with it. [default: the good lane]"),
+        typer.Option(
+            "--bad", metavar="LANE.toml", help="The lane with the divergence. [default: the good lane]"
+        ),
     ] = None,
     vary: Annotated[
         list[str] | None,
@@ -88,7 +90,7 @@ def narrow(
         typer.Option(
             "--capture",
             metavar="|".join(CAPTURES),
-            help="As of rip replay. [default: sites where shown, else tokens]",
+            help="As for rip replay. [default: sites where shown, else tokens]",
         ),
     ] = None,
     allow_drift: AllowDrift = False,

@@ -38,7 +38,7 @@ def query(
         Path, typer.Argument(metavar="DIR|TRACE", help="A result folder, a trace, or a .parts folder.")
     ],
     sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="One reading statement. [default: list the views]")
+        str | None, typer.Argument(metavar="SQL", help="One read-only statement. [default: list the views]")
     ] = None,
     form: Annotated[
         Format | None,

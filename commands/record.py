@@ -84,7 +84,7 @@ def record(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The environment variable that holds a key for reading what the server is. "
+            help="The environment variable that holds the key used to query the server's version and model. "
             "Clients' requests carry their own.",
         ),
     ] = None,

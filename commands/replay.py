@@ -76,7 +76,7 @@ def replay(
         Path | None,
         typer.Option(
             metavar="TRACE.parquet",
-            help="Force the tokens of this trace. [default: the envelope's expected tokens]",
+            help="Force the tokens recorded in this trace. [default: the envelope's expected tokens]",
         ),
     ] = None,
     neighbours: Annotated[
@@ -92,7 +92,7 @@ def replay(
         typer.Option(
             metavar="|".join(CAPTURE_LEVELS),
             help="tokens: distributions only. sites: also hash and sketch of every row. tensors: also the "
-            "rows themselves. [default: sites where the engine shows them, else tokens]",
+            "rows themselves. [default: sites where the engine exposes them, else tokens]",
         ),
     ] = None,
     sites: Annotated[

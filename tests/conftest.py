@@ -66,12 +66,12 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if package is None or package.origin is None:
         pytest.skip("the demo model is not installed: make demo")
     from rip.fingerprint.model.read_and_hash import Job, read_files
-    from rip.replay.engines.model_files import folder_of
+    from rip.replay.engines.model_files import loadable_folder
 
     gguf = next(Path(package.origin).parent.glob("*.gguf"))
     with (tmp_path_factory.getbasetemp().parent / "smollm2.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one worker converts, the others find it done
-        return folder_of(gguf, read_files([Job(gguf)])[gguf].sha256)
+        return loadable_folder(gguf, read_files([Job(gguf)])[gguf].sha256)
 
 
 @pytest.fixture
