@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rip.diverge.present.format import plain
 from rip.diverge.present.report.build import write_report
-from rip.diverge.present.report.rendering import block, code, fenced, flowing, text
+from rip.diverge.present.report.rendering import block, code, fenced, text, wrapped_markdown
 
 HOSTILE = "</b><script>alert(1)</script>|`x`|[a](b)*c*~~d~~ @team #1 www.example.org\n# head\u202e"
 GOLDEN = Path(__file__).parent.parent / "golden" / "postmortem.md"
@@ -144,7 +144,7 @@ def test_any_text_where_a_block_begins_makes_no_other_block(value: str) -> None:
 @example(HOSTILE)
 @example("a\n\n# b\n\n<b>")
 def test_any_text_in_a_quotation_reads_as_it_is(value: str) -> None:
-    page = Rendered(f"<blockquote>{flowing(value)}</blockquote>\n\nafter\n")
+    page = Rendered(f"<blockquote>{wrapped_markdown(value)}</blockquote>\n\nafter\n")
     assert set(page.tags) <= {"blockquote", "br", "p"}
     shown = page.text.replace("\u00a0", " ").split()
     assert shown == [*value.replace("\x00", "\ufffd").split(), "after"]

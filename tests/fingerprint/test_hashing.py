@@ -142,10 +142,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from typing import Any
-from rip.fingerprint.model import digest_cache, hashing, tensors
+from rip.fingerprint.model import digest_cache, read_and_hash, tensor_digests
 from rip.fingerprint.model.tensor_digests import safetensors_layout
 digest_cache.SETTLE_SECONDS, read_and_hash.CACHE_FROM_BYTES, read_and_hash.MAX_WORKERS = 0, 1, 1
-read_and_hash.BLOCK_BYTES, tensors.GROUP_BYTES = 1000, 5000
+read_and_hash.BLOCK_BYTES, tensor_digests.GROUP_BYTES = 1000, 5000
 journal, sha256, after, *names = sys.argv[1:]
 done_before = 0
 

@@ -188,7 +188,7 @@ def test_the_whole_answer_has_one_time_limit(behave: Callable[..., None]) -> Non
 
 
 def test_a_stream_of_no_events_is_not_kept_in_memory_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rip.replay.wire.MAX_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("rip.replay.sse.MAX_EVENT_BYTES", 1 << 20)
     monkeypatch.setattr("rip.replay.engines.http.client.MAX_EVENT_BYTES", 1 << 20)
     with (
         serve_raw(endless(HEAD, b"x" * 65536)) as url,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.replay import wire
+from rip.replay import sse
 from rip.replay.sse import EventTooLong, Splitter, data_of, with_data
 
 ENDS = st.sampled_from(["\n", "\r\n"])
@@ -97,7 +97,7 @@ def test_a_mark_at_the_beginning_is_no_part_of_the_field() -> None:
 
 
 def test_an_event_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     splitter = Splitter()
     splitter.feed(b"x" * 90)
     with pytest.raises(EventTooLong):

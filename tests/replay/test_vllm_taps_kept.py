@@ -94,7 +94,7 @@ def test_rows_that_are_taken_while_an_answer_goes_on_are_those_of_a_whole_one(
         taken.append(0 if rows is None else len(rows.token_ids))
         return rows
 
-    monkeypatch.setattr(vllm_sites.VllmTaps, "joined_so_far", counted)
+    monkeypatch.setattr(vllm_sites.VllmTaps, "rows_of_running_answer", counted)
     whole = observed(lab, TappedVllm(kept_back=2))
     assert taken == []
     monkeypatch.setattr(sending, "TAPS_READ_S", 0.0)
