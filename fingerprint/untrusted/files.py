@@ -12,6 +12,7 @@ from typing import Any
 
 from ...schemas.base import canonical_json, sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
+from ...schemas.jsontext import MAX_DEPTH, is_deeper
 
 SMALL_BYTES = 256 * 1024 * 1024
 """The largest tokenizer files have some tens of megabytes; what is beyond is not read into memory."""
@@ -51,10 +52,13 @@ def read_object(path: Path) -> dict[str, Any] | str:
     """The object in a JSON file, fit for a fingerprint, or, as text, why there is none."""
     content = read_any_object(path)
     if isinstance(content, dict):
+        # How deep Python itself can go depends on what else the process does, so the bound is rip's own.
+        if is_deeper(content, MAX_DEPTH):
+            return f"{path.name} has no canonical form: nested more than {MAX_DEPTH} deep"
         try:
             canonical_json(content)
-        except (ValueError, RecursionError):
-            return f"{path.name} has no canonical form (half a character in its text, or nested too deeply)"
+        except ValueError:
+            return f"{path.name} has no canonical form: half a character in its text"
     return content
 
 
