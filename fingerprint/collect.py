@@ -60,7 +60,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
     Probe(
-        "python", ".probes.own_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
+        "python", ".probes.named_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
     ),
     Probe("container", ".probes.container:probe", ("os",)),
     # Before torch, whose own CUDA version counts where it has one.
@@ -76,7 +76,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.own_process:probe_engine",
+        ".probes.named_process:probe_engine",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),
@@ -202,7 +202,10 @@ def _join(joined: Sections, found: Sections) -> None:
         for field, reading in section.facts.items():
             if reading.unavailable is None or field not in facts or facts[field].unavailable is not None:
                 facts[field] = reading
-        joined[name] = Section(facts=facts, volatile={**known.volatile, **section.volatile})
+        texts = {**(known.texts or {}), **(section.texts or {})}
+        joined[name] = Section(
+            facts=facts, volatile={**known.volatile, **section.volatile}, texts=texts or None
+        )
 
 
 class _Run:
