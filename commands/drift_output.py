@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
 
 ANY = "any"
+SHOWN_LINES = 12
+"""Of a diff, on a terminal; the document keeps more of it."""
 STREAM = Path("-")
 """Standard input or output in place of a file."""
 
@@ -175,7 +177,14 @@ def print_drift(console: Console, found: Drift) -> None:
 
     for group in group_changes(found.changes):
         for row in group.rows:
-            _print_line(console, f"{row.name}: {row.before} → {row.after}", f"[{group.risk}]", "bold")
+            change = "the text differs" if row.diff else f"{row.before} → {row.after}"
+            _print_line(console, f"{row.name}: {change}", f"[{group.risk}]", "bold")
+            for line in row.diff[:SHOWN_LINES]:
+                _print_line(console, f"  {line}")
+            if len(row.diff) > SHOWN_LINES:
+                _print_line(console, f"  … {len(row.diff) - SHOWN_LINES} more lines")
+            if row.followers:
+                _print_line(console, f"  with it: {', '.join(row.followers)}")
             _print_line(console, f"  why: {row.why}")
         for advice, fields in group.replays:
             _print_line(

@@ -191,6 +191,14 @@ def fingerprint(
             help="Replace GPU UUIDs, serial numbers and host names by digests, so that it can be shared.",
         ),
     ] = False,
+    no_texts: Annotated[
+        bool,
+        typer.Option(
+            "--no-texts",
+            help="Keep only digests of the chat template and the small JSON files of the model: a change then "
+            "shows that they differ, not where.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
 ) -> None:
     """Read an environment: packages, loaded libraries, determinism variables, GPUs, CPU, OS, a model's files.
@@ -228,6 +236,10 @@ def fingerprint(
 
         read = exports.hash_ids(read)
         base = exports.hash_ids(base) if base is not None else None
+    if no_texts:
+        from ..fingerprint import export as exports
+
+        read = exports.without_texts(read)
     text = document.text(read, recorded, content)
     if output is not None and output != STREAM:
         write_private(output, text)

@@ -176,6 +176,9 @@ class Section(Record):
 
     facts: dict[str, Fact] = {}
     volatile: dict[str, Fact] = {}
+    texts: dict[str, Any] | None = None
+    """Field → the small text or JSON object behind its digest, so that a change can be read. In no digest;
+    None where none was kept."""
     digest: str = ""
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
 from .hashing import report_unreadable
 from .ref import ADAPTER_CONFIG, adapter_weights
+from .small_texts import keep_texts
 from .weights import not_read
 
 if TYPE_CHECKING:
@@ -70,6 +71,36 @@ def folder_facts(
             ADAPTER_CONFIG,
         ),
     }
+
+
+def folder_texts(folder: Path, adapters: Sequence[Path]) -> dict[str, Any]:
+    """Field → the JSON behind its digest, as far as the files can be read and are small.
+
+    Args:
+        folder: A model or an adapter.
+        adapters: Folders of adapters in it.
+    """
+    own = ADAPTER_CONFIG if folder in adapters and not (folder / CONFIG).is_file() else CONFIG
+    config = read_object(folder / own)
+    quantization = (
+        _stated(config, "quantization_config", "compression_config") if isinstance(config, dict) else None
+    )
+    beside = [name for name in _QUANTIZATION_FILES if (folder / name).is_file()]
+    if quantization is None and beside:
+        quantization = read_object(folder / beside[0])
+    configs = {
+        "." if path == folder else path.name: content
+        for path in adapters
+        if isinstance(content := read_object(path / ADAPTER_CONFIG), dict)
+    }
+    return keep_texts(
+        {
+            "config_sha256": config,
+            "generation_config_sha256": read_object(folder / GENERATION),
+            "quantization_config_sha256": quantization,
+            "adapters": configs,
+        }
+    )
 
 
 def adapter_facts(folder: Path) -> dict[str, Fact]:

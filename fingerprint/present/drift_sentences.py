@@ -43,6 +43,10 @@ class Row:
     after: str
     why: str
     urls: list[str]
+    diff: list[str]
+    """Of a text: its lines that differ; empty otherwise."""
+    followers: list[str]
+    """Fields that changed with it and say no more."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +112,43 @@ def headline(found: Drift) -> str:
 
 def group_changes(changes: list[Change]) -> list[Group]:
     """Changes by risk, gravest first."""
-    return [
-        Group(
-            group,
-            *RISKS[group],
-            [_row(change) for change in members],
-            list_replays(members),
-        )
-        for group, members in by_risk(changes)
-    ]
+    groups = []
+    for group, members in by_risk(changes):
+        followers = _followers(members)
+        folded = {name for names in followers.values() for name in names}
+        rows = [_row(one, followers.get(one.name, [])) for one in members if one.name not in folded]
+        groups.append(Group(group, *RISKS[group], rows, list_replays(members)))
+    return groups
 
 
-def _row(change: Change) -> Row:
+_FOLLOWERS = {
+    "template.sha256": ("template.named", "template.rendered", "template.rendered_sha256"),
+    "tokenizer.sha256": ("tokenizer.files",),
+}
+"""Field → those that say the same of the same text in other digests."""
+
+
+def _followers(members: list[Change]) -> dict[str, list[str]]:
+    """Changes that are told by the text of another one of the same group."""
+    by_name = {change.name: change for change in members}
+    found = {}
+    for name, others in _FOLLOWERS.items():
+        change = by_name.get(name)
+        if change is not None and (change.diff or change.keys):
+            found[name] = [other for other in others if other in by_name and _is_told(by_name[other])]
+    return found
+
+
+def _is_told(change: Change) -> bool:
+    """Whether a change is of the default template, or of no single one."""
+    return change.field != "named" or [one.key for one in change.keys or ()] in ([], ["default"])
+
+
+def _row(change: Change, followers: list[str]) -> Row:
     before, after = before_and_after(change)
-    return Row(visible(change.name), before, after, visible(change.rule), _web_addresses(change))
+    name = f"{change.name} › {change.keys[0].key}" if change.keys and len(change.keys) == 1 else change.name
+    diff = [visible(line) for line in change.diff or ()]
+    return Row(visible(name), before, after, visible(change.rule), _web_addresses(change), diff, followers)
 
 
 def list_replays(changes: list[Change]) -> list[tuple[str, list[str]]]:
@@ -209,10 +236,18 @@ _SHOWN_ENTRIES = 6
 _SHOWN_CHARACTERS = 200
 """Of one text."""
 _MISSING = "not in this fingerprint"
+_MISSING_ENTRY = "absent"
 
 
 def before_and_after(change: Change) -> tuple[str, str]:
-    """Both sides: digests shortened, and of two tables or lists only the entries that differ."""
+    """Both sides: of two tables, lists or texts only what differs, and digests shortened."""
+    if change.keys:
+        entries = [(entry.key, entry.before, entry.after) for entry in change.keys]
+        return _side([(key, before) for key, before, _ in entries]), _side(
+            [(key, after) for key, _, after in entries]
+        )
+    if change.diff:
+        return _marked(change.diff, "-"), _marked(change.diff, "+")
     if change.before is not None and change.after is not None:
         before, after = change.before.value, change.after.value
         if isinstance(before, dict) and isinstance(after, dict):
@@ -220,6 +255,20 @@ def before_and_after(change: Change) -> tuple[str, str]:
         if isinstance(before, list) and isinstance(after, list) and _hold_texts(before, after):
             return _lists(before, after)
     return _describe(change.before), _describe(change.after)
+
+
+def _side(entries: list[tuple[str, str | None]]) -> str:
+    """One side of the entries of a JSON text; a single one stands under its own name."""
+    shown = [(visible(key), _MISSING_ENTRY if value is None else visible(value)) for key, value in entries]
+    if len(shown) == 1:
+        return shown[0][1]
+    return ", ".join(f"{key}={value}" for key, value in shown[:_SHOWN_ENTRIES]) + _more(len(shown))
+
+
+def _marked(diff: list[str], mark: str) -> str:
+    """The lines of one side of a diff."""
+    lines = [visible(line[1:].strip()) for line in diff if line.startswith(mark)]
+    return " ⏎ ".join(lines[:_SHOWN_ENTRIES]) + _more(len(lines)) or "nothing"
 
 
 def _tables(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, str]:
