@@ -130,7 +130,7 @@ def report_drift(
     """
     from ..fingerprint.drift import compare, failing, without_field
     from ..fingerprint.present.drift_report import to_html, to_markdown
-    from ..fingerprint.present.drift_sentences import permission_note
+    from ..fingerprint.present.drift_sentences import paste_note, permission_note
     from ..schemas.files import write_private
 
     found = compare(base, now, options.ignore)
@@ -144,8 +144,10 @@ def report_drift(
             f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
             file=sys.stderr,
         )
-    if note := permission_note(base, now, names):
-        print(f"note: {printable(note)}", file=sys.stderr)
+    notes = [paste_note(one, name) for one, name in zip((base, now), names, strict=True)]
+    for note in (*notes, permission_note(base, now, names)):
+        if note is not None:
+            print(f"note: {printable(note)}", file=sys.stderr)
     level = None if options.fail_on == ANY else check_choice("fail-on", options.fail_on, LEVELS, "level")
     counted = failing(found.changes, level)
     if options.as_json:

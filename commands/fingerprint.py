@@ -195,8 +195,8 @@ def fingerprint(
         bool,
         typer.Option(
             "--no-texts",
-            help="Keep only digests of the chat template and the small JSON files of the model: a change then "
-            "shows that they differ, not where.",
+            help="Keep only digests of the chat template and of the small JSON files: a change then shows "
+            "that they differ, not where.",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
@@ -262,12 +262,16 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
     from ..fingerprint.load import from_bytes, input_name, read_input
     from ..fingerprint.model.ref import resolve
     from ..fingerprint.present.drift_report import list_warnings
+    from ..fingerprint.present.drift_sentences import paste_note
     from ..fingerprint.remote.address import Server
 
     key = read_server_key(source.url, source.api_key_env)
     if source.recorded is not None:
         content = read_input(source.recorded)
-        return from_bytes(content, input_name(source.recorded)), content
+        recorded = from_bytes(content, input_name(source.recorded))
+        if note := paste_note(recorded, input_name(source.recorded)):
+            print(f"note: {printable(note)}", file=sys.stderr)
+        return recorded, content
     model = resolve(source.model, accept_adapter=True) if source.model is not None else None
     server = Server(source.url, key) if source.url is not None else None
     read = _collect(source, model, server, console)

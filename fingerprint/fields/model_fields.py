@@ -45,6 +45,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("revision", "commit of the hub repository, as requested or served", _SETTINGS),
         ("load_format", "how the files are loaded", "command line"),
         ("config_overrides", "settings of the model that were overridden", "command line"),
+        ("metadata", "what a GGUF states of itself beside that", "llama.cpp's start-up log"),
         ("parameters", "number of parameters, as the server states it", _SERVER),
         ("size_bytes", "size, as the server states it", _SERVER),
         ("weights_checksum", "never requested: the same route can overwrite live weights", _SERVER),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.change import Change
-from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, Fact, Fingerprint
+from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, NOT_SET, Absence, Fact, Fingerprint
 from ..drift import by_risk, count_forbidden, narrowed
 
 if TYPE_CHECKING:
@@ -187,6 +187,21 @@ def permission_note(base: Fingerprint, now: Fingerprint, names: tuple[str, str])
     return f"fields not compared, because rip may not read them: {', '.join(hidden)}; {_READ_ALL}"
 
 
+def paste_note(read: Fingerprint, name: str) -> str | None:
+    """What a pasted text was read as, and how much of it was not; None of any other fingerprint."""
+    process = read.sections.get("process")
+    kinds = process.volatile.get("pasted_kinds") if process is not None else None
+    unread = process.volatile.get("lines_not_understood") if process is not None else None
+    if kinds is None or unread is None or not isinstance(kinds.value, list):
+        return None
+    stated = sum(
+        item.value is not None for section in read.sections.values() for item in section.facts.values()
+    )
+    left = _count(int(unread.value), "line") + (" states" if unread.value == 1 else " state")
+    kind = visible(", ".join(map(str, kinds.value)))
+    return f"{visible(name)} was read as {kind}: {_count(stated, 'fact')}; {left} nothing that rip reads"
+
+
 def list_fields(names: list[str]) -> str:
     """Field names in one line, the first few of many."""
     rest = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
@@ -304,6 +319,8 @@ def _lists(before: list[str], after: list[str]) -> tuple[str, str]:
 def _describe(reading: Fact | None) -> str:
     if reading is None:
         return _MISSING
+    if reading.absence is Absence.UNSET:
+        return NOT_SET
     return visible(reading.text()) if reading.unavailable is not None else _short(reading.value)
 
 

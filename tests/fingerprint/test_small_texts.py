@@ -91,9 +91,8 @@ def test_without_texts_the_digests_are_the_same_and_a_change_says_only_that_it_i
 ) -> None:
     whole = read(model_folder)
     bare = without_texts(whole)
-    assert bare.root_digest == whole.root_digest and "49152" not in bare.to_json().replace(
-        '"value": 49152', ""
-    )
+    assert bare.root_digest == whole.root_digest
+    assert all(section.texts is None for section in bare.sections.values())
     assert drift(bare, whole) == []
     edit(model_folder / "config.json", vocab_size=7)
     assert changes(bare, read(model_folder))["model.config_sha256"].keys is None
@@ -103,8 +102,9 @@ def test_secrets_and_long_texts_are_not_kept(model_folder: Path) -> None:
     edit(model_folder / "config.json", token="hf_" + "a" * 34, note="see https://me:pw@host/x")
     (model_folder / "chat_template.jinja").write_text("x" * 100_000)
     found = read(model_folder)
-    assert "hf_aaa" not in found.to_json() and "me:pw" not in found.to_json()
-    assert found.sections["template"].texts is None and len(found.to_json()) < 100_000
+    assert not {"hf_aaa", "me:pw"} & {word for word in ("hf_aaa", "me:pw") if word in found.to_json()}
+    assert found.sections["template"].texts is None
+    assert len(found.to_json()) < 100_000
 
 
 @pytest.mark.parametrize(
