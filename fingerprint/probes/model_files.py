@@ -17,7 +17,7 @@ from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, fo
 from ..model.gguf_metadata import GgufHeader, read_header
 from ..model.hashing import ReadOptions
 from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
-from ..model.ref import ModelRef, adapter_weights
+from ..model.ref import ModelRef, adapter_weights, promised_tensors
 from ..model.small_texts import keep_texts
 from ..model.template_probe import rendered_facts
 from ..model.tokenizer import (
@@ -28,7 +28,7 @@ from ..model.tokenizer import (
     gguf_tokenizer,
     tokenizer_texts,
 )
-from ..model.weights import WEIGHT_FIELDS, Weights, layouts_of, read_weights
+from ..model.weights import WEIGHT_FIELDS, Weights, index_facts, layouts_of, read_weights
 from ..untrusted.files import read_object, read_small
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ def _folder(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[
     weights = read_weights(layouts, options, cache, others)
     digests = {path: reading.sha256 or "" for path, reading in weights.readings.items()}
     tokenizer = folder_tokenizer(model, digests, cache)
-    facts = (
-        adapter_facts(model.path)
-        if model.kind == "adapter"
-        else folder_facts(model.path, model.adapters, digests, options.strength)
-    )
+    if model.kind == "adapter":
+        facts = adapter_facts(model.path)
+    else:
+        facts = folder_facts(model.path, model.adapters, digests, options.strength)
+        facts |= index_facts(promised_tensors(model.path), layouts)
     return weights, {
         "model": Section(facts=facts, texts=folder_texts(model.path, model.adapters) or None),
         "tokenizer": Section(facts=tokenizer.facts, texts=tokenizer_texts(model.path) or None),

@@ -15,6 +15,7 @@ from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve
+from rip.fingerprint.present.drift_report import list_warnings
 from rip.schemas.base import sha256_of
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fact, Fingerprint
@@ -537,3 +538,38 @@ def test_a_corrupt_gguf_stops_the_command(write_gguf: Callable[..., Path]) -> No
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(BadInput, match="truncated or corrupt"):
         read(path)
+
+
+def promise(folder: Path, **files: str) -> None:
+    """Change what the weights index promises."""
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": json.loads(index.read_text())["weight_map"] | files}))
+
+
+def test_a_tensor_that_is_not_where_the_index_promises_it_is_named(model_folder: Path) -> None:
+    (model_folder / WEIGHTS).unlink()
+    first, second = (path.name for path in reshard(SMALL, model_folder, 2))
+    whole = read(model_folder)
+    assert whole.get("model", "contradicted_index") is None
+    weight_map = json.loads((model_folder / "model.safetensors.index.json").read_text())["weight_map"]
+    moved = next(name for name, file in weight_map.items() if file == second)
+    promise(model_folder, **{moved: first, "gone.weight": first})
+    found = read(model_folder)
+    assert reading(found, "model", "contradicted_index").value == {
+        "gone.weight": {"promised": first, "found": "in no file"},
+        moved: {"promised": first, "found": second},
+    }
+    assert f"the index promises {moved} in {first}, which lacks it; found: {second}" in list_warnings(found)
+    assert changed_fields(whole, found) == {"model.contradicted_index"}
+
+
+def test_mistrals_own_layout_is_described(model_folder: Path) -> None:
+    (model_folder / "config.json").unlink()
+    (model_folder / WEIGHTS).rename(model_folder / "consolidated.safetensors")
+    params = {"dim": 16, "vocab_size": 32, "max_seq_len": 99, "quantization": {"qformat_weight": "fp8_e4m3"}}
+    (model_folder / "params.json").write_text(json.dumps(params))
+    found = read(model_folder)
+    assert reading(found, "model", "config_sha256").value == sha256_of(params)
+    assert [reading(found, "model", name).value for name in ("vocab_size", "context_length")] == [32, 99]
+    assert reading(found, "model", "quantization_method").value == "fp8_e4m3"
+    assert reading(found, "model", "tensors_root").value is not None
