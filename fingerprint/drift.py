@@ -51,8 +51,8 @@ def count_forbidden(fingerprint: Fingerprint) -> int:
 
 
 def is_unknown(reading: Fact) -> bool:
-    """Whether its source cannot show it, was not asked to, or was not allowed to: it may have any value."""
-    return reading.absence in (Absence.NOT_VISIBLE, Absence.FORBIDDEN)
+    """Whether its source cannot show it, was not asked or allowed to, or failed: it may have any value."""
+    return reading.absence in (Absence.NOT_VISIBLE, Absence.FORBIDDEN, Absence.PROBE_FAILED)
 
 
 def _observed(fingerprint: Fingerprint) -> str:
@@ -150,11 +150,28 @@ def _readable(table: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
 def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
     """`section.field` of what one or both cannot show, so that nothing is known of a change."""
     vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
+    failed = [failed_sections(one) for one in (base, now)]
+
+    def is_unread(section: str, *sides: Fact | None) -> bool:
+        """Whether a side lacks the field, and what reads that section has failed there."""
+        return any(side is None and section in sections for side, sections in zip(sides, failed, strict=True))
+
     return [
         f"{section}.{field}"
         for section, field in _fields(base, now)
-        if _is_hidden(base.get(section, field), now.get(section, field), vary, pasted)
+        if is_unread(section, before := base.get(section, field), after := now.get(section, field))
+        or _is_hidden(before, after, vary, pasted)
     ]
+
+
+def failed_sections(fingerprint: Fingerprint) -> set[str]:
+    """The sections of which a probe failed: a field that is missing there says nothing."""
+    return {
+        name
+        for name, section in fingerprint.sections.items()
+        for field, reading in section.facts.items()
+        if field.startswith("probe_") and reading.absence is Absence.PROBE_FAILED
+    }
 
 
 def without_field(base: Fingerprint, now: Fingerprint, ignore: Iterable[str]) -> list[str]:
@@ -205,6 +222,7 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
         source_changes=[str(change) for change in sources],
         other_sources=sources or None,
         ignored=ignored or None,
+        claimed=[side for side, one in (("base", base), ("now", now)) if one.is_claimed] or None,
         compared=len({*both} - {*hidden, OBSERVED}),
         not_compared=hidden or None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .base import Document, Record
 from .claim import Level
@@ -106,6 +106,8 @@ class Drift(Document):
     """Changes that the user asked to leave out of the result."""
     compared: int | None = None
     """Fields that both sides report."""
+    claimed: list[Literal["base", "now"]] | None = None
+    """The sides of which no weight was read: what is equal or different of them is what a cache claims."""
     not_compared: list[str] | None = None
     """`section.field` of what a partial fingerprint (pasted text, a server) cannot show, so that nothing is
     known of it."""

@@ -12,7 +12,7 @@ from ...schemas.fingerprint import Fingerprint
 from ..libraries.findings import CopyName, LibraryFinding
 from ..model.weights import HEADER
 from ..remote.client import KEY_FIX, WANTS_KEY
-from .drift_sentences import describe_drift, list_fields
+from .drift_sentences import CLAIMED, describe_drift, list_fields
 
 if TYPE_CHECKING:
     import jinja2
@@ -133,6 +133,8 @@ def list_warnings(read: Fingerprint) -> list[str]:
     layout = read.get("model", "layout_sha256")
     if layout is not None and layout.unavailable is not None and layout.source == HEADER:
         warnings.append(f"weights: {layout.unavailable}")
+    if read.is_claimed:
+        warnings.append(f"no weight was read: {CLAIMED}")
     contradicted = read.get("model", "contradicted_claims")
     if contradicted is not None and contradicted.value:
         names = ", ".join(sorted(contradicted.value))

@@ -29,6 +29,7 @@ RISKS = {
     "none": ("None directly at risk", "A rule says that these alone change no result."),
 }
 """Group of changes → heading, and what it means."""
+CLAIMED = "its digests are what the cache claims; `--strength sampled` or `verified` reads the weights"
 CLOSING = "A rule names the level in doubt. Whether it was lost is known only after a replay."
 _READ_ALL = "run rip as the user who owns the process, or as root, and read it again"
 _SHOWN_FIELDS = 4
@@ -104,10 +105,11 @@ def describe_drift(found: Drift, base: Fingerprint, now: Fingerprint, names: tup
 
 def headline(found: Drift) -> str:
     """What the drift amounts to, in one sentence without a full stop."""
+    unread = " (no weight was read)" if found.claimed else ""
     if not found.changes:
-        return "no change that counts" if found.ignored else "no change"
+        return ("no change that counts" if found.ignored else "no change") + unread
     parts = [f"{group} {len(members)}" for group, members in by_risk(found.changes)]
-    return f"{_count(len(found.changes), 'change')} ({', '.join(parts)})"
+    return f"{_count(len(found.changes), 'change')} ({', '.join(parts)}){unread}"
 
 
 def group_changes(changes: list[Change]) -> list[Group]:
@@ -163,6 +165,13 @@ def list_replays(changes: list[Change]) -> list[tuple[str, list[str]]]:
 def list_notes(found: Drift) -> list[str]:
     """What else the reader must know: ignored changes, what could not be compared, other sources."""
     notes = [f"ignored: {visible(change.name)}" for change in found.ignored or ()]
+    if found.claimed:
+        sides = "either side" if len(found.claimed) > 1 else found.claimed[0].upper()
+        notes.append(f"no weight was read of {sides}: {CLAIMED}")
+    if failed := [visible(name) for name in found.not_compared or () if ".probe_" in name]:
+        notes.append(
+            f"a probe failed on one side or both, so what it reads was not compared: {', '.join(failed)}"
+        )
     if found.not_compared:
         keys = [key for key, field in FLAT_KEYS.items() if ".".join(field) in found.not_compared]
         count = len(found.not_compared)

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
-from rip.fingerprint.drift import drift, not_compared
+from rip.fingerprint.drift import compare, drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import hashing
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.present.drift_report import list_warnings
+from rip.fingerprint.present.drift_sentences import headline, list_notes
 from rip.schemas.base import sha256_of
 from rip.schemas.errors import BadInput
-from rip.schemas.fingerprint import Fact, Fingerprint
+from rip.schemas.fingerprint import CLAIMED_REMARK, Fact, Fingerprint
 from rip.schemas.lane import Strength
 
 MODEL_PROBE = (Probe("model", ".probes.model_files:probe", ("model",), limit_s=None),)
@@ -300,7 +301,7 @@ def test_a_claim_of_the_hub_cache_is_the_digest_and_says_so(snapshot: Path) -> N
     for name in ("sha256", "files"):
         assert reading(claimed, "model", name).value == reading(verified, "model", name).value
         assert reading(claimed, "model", name).source == "hub-blob-name:claimed"
-    assert claimed.flat()["model_sha256"] == sha256((snapshot / WEIGHTS).read_bytes())
+    assert claimed.flat()["model_sha256"] == f"{sha256((snapshot / WEIGHTS).read_bytes())} {CLAIMED_REMARK}"
     unread = {
         name for name, fact in claimed.sections["model"].facts.items() if fact.source == "strength:claimed"
     }
@@ -327,7 +328,23 @@ def test_a_blob_rewritten_under_its_old_name_is_found_by_reading(snapshot: Path)
         WEIGHTS: {"claimed": blob.name, "read": sha256(content), "by": "hub-blob-name:claimed"}
     }
     assert changed_fields(before, after) == {*SMALL_TENSORS_CHANGED, "model.contradicted_claims"}
-    assert read(snapshot, "claimed").flat()["model_sha256"] == blob.name  # what a claim is worth
+    claimed = read(snapshot, "claimed")
+    assert reading(claimed, "model", "sha256").value == blob.name  # what a claim is worth
+
+
+def test_where_no_weight_was_read_everything_says_so(snapshot: Path) -> None:
+    before = read(snapshot, "claimed")
+    blob = (snapshot / WEIGHTS).resolve()
+    content = blob.read_bytes()
+    blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    after, sampled = read(snapshot, "claimed"), read(snapshot, "sampled")
+    found = compare(before, after)
+    assert found.claimed == ["base", "now"]
+    assert headline(found) == "no change (no weight was read)"
+    assert any("no weight was read of either side" in note for note in list_notes(found))
+    assert any("no weight was read" in warning for warning in list_warnings(after))
+    assert not any("no weight" in warning for warning in list_warnings(sampled))
+    assert compare(sampled, sampled).claimed is None
 
 
 @pytest.mark.parametrize("change", [lambda content: content + b"x", lambda content: content[:-1]])
