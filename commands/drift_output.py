@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
 
 ANY = "any"
+SHOWN_LINES = 12
+"""Of a diff, on a terminal; the document keeps more of it."""
 STREAM = Path("-")
 """Standard input or output in place of a file."""
 
@@ -129,7 +131,7 @@ def report_drift(
     """
     from ..fingerprint.drift import compare, failing, without_field
     from ..fingerprint.present.drift_report import to_html, to_markdown
-    from ..fingerprint.present.drift_sentences import permission_note
+    from ..fingerprint.present.drift_sentences import paste_note, permission_note
     from ..schemas.files import write_private
 
     found = compare(base, now, options.ignore)
@@ -143,8 +145,10 @@ def report_drift(
             f"note: --ignore {printable(pattern) or repr(pattern)} matched no field (section.field)",
             file=sys.stderr,
         )
-    if note := permission_note(base, now, names):
-        print(f"note: {printable(note)}", file=sys.stderr)
+    notes = [paste_note(one, name) for one, name in zip((base, now), names, strict=True)]
+    for note in (*notes, permission_note(base, now, names)):
+        if note is not None:
+            print(f"note: {printable(note)}", file=sys.stderr)
     level = None if options.fail_on == ANY else check_choice("fail-on", options.fail_on, LEVELS, "level")
     counted = failing(found.changes, level)
     if options.as_json:
@@ -176,7 +180,14 @@ def print_drift(console: Console, found: Drift) -> None:
 
     for group in group_changes(found.changes):
         for row in group.rows:
-            _print_line(console, f"{row.name}: {row.before} → {row.after}", f"[{group.risk}]", "bold")
+            change = "the text differs" if row.diff else f"{row.before} → {row.after}"
+            _print_line(console, f"{row.name}: {change}", f"[{group.risk}]", "bold")
+            for line in row.diff[:SHOWN_LINES]:
+                _print_line(console, f"  {line}")
+            if len(row.diff) > SHOWN_LINES:
+                _print_line(console, f"  … {len(row.diff) - SHOWN_LINES} more lines")
+            if row.followers:
+                _print_line(console, f"  with it: {', '.join(row.followers)}")
             _print_line(console, f"  why: {row.why}")
         for advice, fields in group.replays:
             _print_line(

@@ -191,6 +191,14 @@ def fingerprint(
             help="Replace GPU UUIDs, serial numbers and host names by digests, so that it can be shared.",
         ),
     ] = False,
+    no_texts: Annotated[
+        bool,
+        typer.Option(
+            "--no-texts",
+            help="Keep only digests of the chat template and of the small JSON files: a change then shows "
+            "that they differ, not where.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
 ) -> None:
     """Read an environment: packages, loaded libraries, determinism variables, GPUs, CPU, OS, a model's files.
@@ -228,6 +236,10 @@ def fingerprint(
 
         read = exports.hash_ids(read)
         base = exports.hash_ids(base) if base is not None else None
+    if no_texts:
+        from ..fingerprint import export as exports
+
+        read = exports.without_texts(read)
     text = document.text(read, recorded, content)
     if output is not None and output != STREAM:
         write_private(output, text)
@@ -250,12 +262,16 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
     from ..fingerprint.load import from_bytes, input_name, read_input
     from ..fingerprint.model.ref import resolve
     from ..fingerprint.present.drift_report import list_warnings
+    from ..fingerprint.present.drift_sentences import paste_note
     from ..fingerprint.remote.address import Server
 
     key = read_server_key(source.url, source.api_key_env)
     if source.recorded is not None:
         content = read_input(source.recorded)
-        return from_bytes(content, input_name(source.recorded)), content
+        recorded = from_bytes(content, input_name(source.recorded))
+        if note := paste_note(recorded, input_name(source.recorded)):
+            print(f"note: {printable(note)}", file=sys.stderr)
+        return recorded, content
     model = resolve(source.model, accept_adapter=True) if source.model is not None else None
     server = Server(source.url, key) if source.url is not None else None
     read = _collect(source, model, server, console)

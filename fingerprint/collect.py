@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
@@ -22,6 +23,7 @@ from ..schemas.fingerprint import PROBE, Fact, Fingerprint, Section, fact, unava
 from .probes.context import Context, Subject
 from .process import proc
 from .process.root_files import root_of
+from .untrusted.patience import MOST, patience
 
 if TYPE_CHECKING:
     import psutil
@@ -38,6 +40,12 @@ SERVER_LIMIT_S = 30.0
 """Seconds until an unresponsive server is given up; the probe itself stops asking earlier."""
 
 
+_LOOK = 0.5
+"""How often a probe beyond its limit is looked at, in limits."""
+_IDLE_SHARE = 0.02
+"""One that had less of a processor than this hangs."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """One source of facts, loaded only when it runs."""
@@ -48,7 +56,7 @@ class Probe:
     sections: tuple[str, ...]
     """Where its failure is recorded."""
     limit_s: float | None = 10.0
-    """Seconds until it is given up; None for hashing, which takes as long as the files are large."""
+    """Seconds until it is given up where it hangs; None for hashing, which takes as long as it takes."""
     in_caller: bool = False
     """Read in the calling thread: OpenMP keeps a thread count per thread, so another one would lie."""
     subjects: tuple[Subject, ...] = ("self", "process")
@@ -60,7 +68,10 @@ PROBES: tuple[Probe, ...] = (
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
     Probe(
-        "python", ".probes.own_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
+        "python",
+        ".probes.named_process:probe_python",
+        ("frameworks", "kernels", "process"),
+        subjects=("self",),
     ),
     Probe("container", ".probes.container:probe", ("os",)),
     # Before torch, whose own CUDA version counts where it has one.
@@ -76,7 +87,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.own_process:probe_engine",
+        ".probes.named_process:probe_engine",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),
@@ -202,7 +213,10 @@ def _join(joined: Sections, found: Sections) -> None:
         for field, reading in section.facts.items():
             if reading.unavailable is None or field not in facts or facts[field].unavailable is not None:
                 facts[field] = reading
-        joined[name] = Section(facts=facts, volatile={**known.volatile, **section.volatile})
+        texts = {**(known.texts or {}), **(section.texts or {})}
+        joined[name] = Section(
+            facts=facts, volatile={**known.volatile, **section.volatile}, texts=texts or None
+        )
 
 
 class _Run:
@@ -212,13 +226,12 @@ class _Run:
         self._probe, self._context = probe, context
         self._found: Sections = {}
         self._error: Exception | None = None
-        self._deadline: float | None = None
+        self._started = 0.0
         self._thread = threading.Thread(target=self._work, name=f"rip-probe-{probe.name}", daemon=True)
 
     def start(self) -> None:
         if not self._probe.in_caller:
-            if self._probe.limit_s is not None:
-                self._deadline = time.monotonic() + self._probe.limit_s
+            self._started = time.monotonic()
             self._thread.start()
 
     def result(self) -> Sections:
@@ -230,7 +243,7 @@ class _Run:
         if self._probe.in_caller:
             self._work()
         else:
-            self._thread.join(None if self._deadline is None else max(0.0, self._deadline - time.monotonic()))
+            self._wait()
         if self._thread.is_alive():
             return self._failed(f"no answer within {self._probe.limit_s:g} s")
         if isinstance(self._error, RipError):
@@ -238,6 +251,30 @@ class _Run:
         if self._error is not None:
             return self._failed(f"{type(self._error).__name__}: {self._error}")
         return self._found
+
+    def _wait(self) -> None:
+        """Until it ends, or hangs: it computes nothing, and had its time, longer on a busy machine."""
+        limit = self._probe.limit_s
+        if limit is None:
+            self._thread.join()
+            return
+        self._thread.join(max(0.0, self._started + limit - time.monotonic()))
+        computed = self._computed() if self._thread.is_alive() else 0.0
+        while self._thread.is_alive():
+            self._thread.join(limit * _LOOK)
+            before, computed = computed, self._computed()
+            waited = time.monotonic() - self._started
+            is_idle = computed - before < _IDLE_SHARE * limit * _LOOK
+            if computed >= limit * MOST or (is_idle and waited >= patience(limit)):
+                return
+
+    def _computed(self) -> float:
+        """Seconds of processor time that its thread has had."""
+        try:
+            spent = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text().split()[0]
+        except (OSError, IndexError):  # it has ended; not on this system
+            return 0.0
+        return int(spent) / 1e9
 
     def _work(self) -> None:
         try:

@@ -10,6 +10,7 @@ from ..schemas.base import canonical_json
 from ..schemas.change import NO_RULE, Change, Drift, SourceChange
 from ..schemas.claim import LEVELS, Level
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS, Absence, Fact, Fingerprint, Observed
+from .model.small_texts import differing_keys, differing_lines
 from .rules import Compared, advice, rule_for
 
 OBSERVED = "process.observed"
@@ -50,8 +51,8 @@ def count_forbidden(fingerprint: Fingerprint) -> int:
 
 
 def is_unknown(reading: Fact) -> bool:
-    """Whether its source cannot show it, was not asked to, or was not allowed to: it may have any value."""
-    return reading.absence in (Absence.NOT_VISIBLE, Absence.FORBIDDEN)
+    """Whether its source cannot show it, was not asked or allowed to, or failed: it may have any value."""
+    return reading.absence in (Absence.NOT_VISIBLE, Absence.FORBIDDEN, Absence.PROBE_FAILED)
 
 
 def _observed(fingerprint: Fingerprint) -> str:
@@ -92,19 +93,85 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
                     rule=rule.text() if rule else NO_RULE,
                     replay=rule.replay if rule and rule.replay != advice.NOTHING else None,
                     sources=(rule.urls or None) if rule else None,
+                    **_contents(section, field, base, now),
                 )
             )
     return changes
 
 
+_TABLES = {("tokenizer", "sha256"): "files"}
+"""A digest over a table of files → that table, whose texts say more."""
+_WEIGHTS = (".safetensors", ".bin")
+
+
+def _contents(section: str, field: str, base: Fingerprint, now: Fingerprint) -> dict[str, Any]:
+    """`keys` or `diff` of a change of which both fingerprints keep the text."""
+    if (section, field) == ("template", "sha256"):
+        named = [_texts(one, section).get("named") or {} for one in (base, now)]
+        before, after = (templates.get("default") for templates in named)
+        both = isinstance(before, str) and isinstance(after, str)
+        return {"diff": differing_lines(before, after) or None} if both else {}
+    name = _TABLES.get((section, field), field)
+    before, after = (_texts(one, section).get(name) for one in (base, now))
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return {}
+    tables = [_value(one.get(section, name)) for one in (base, now)]
+    if all(isinstance(table, dict) for table in tables):
+        shared = {*before} & {*after} | {*tables[0]} ^ {*tables[1]}
+        before, after = (
+            _readable(table, {key: text for key, text in texts.items() if key in shared})
+            for table, texts in zip(tables, (before, after), strict=True)
+        )
+    return {"keys": differing_keys(before, after) or None}
+
+
+def _texts(fingerprint: Fingerprint, section: str) -> dict[str, Any]:
+    found = fingerprint.sections.get(section)
+    return (found.texts if found is not None else None) or {}
+
+
+def _value(reading: Fact | None) -> Any:
+    return None if reading is None else reading.value
+
+
+def _readable(table: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
+    """A table of digests with the texts in their place, as far as there are some."""
+    found: dict[str, Any] = {}
+    for name, entry in table.items():
+        text = texts.get(name)
+        if isinstance(entry, dict) and isinstance(text, dict):  # an adapter: its config, and its weights
+            weights = {file: digest for file, digest in entry.items() if file.endswith(_WEIGHTS)}
+            found[name] = {**text, **weights}
+        else:
+            found[name] = entry if text is None else text
+    return found
+
+
 def not_compared(base: Fingerprint, now: Fingerprint) -> list[str]:
     """`section.field` of what one or both cannot show, so that nothing is known of a change."""
     vary, pasted = fields_vary(base, now), is_pasted(base) or is_pasted(now)
+    failed = [failed_sections(one) for one in (base, now)]
+
+    def is_unread(section: str, *sides: Fact | None) -> bool:
+        """Whether a side lacks the field, and what reads that section has failed there."""
+        return any(side is None and section in sections for side, sections in zip(sides, failed, strict=True))
+
     return [
         f"{section}.{field}"
         for section, field in _fields(base, now)
-        if _is_hidden(base.get(section, field), now.get(section, field), vary, pasted)
+        if is_unread(section, before := base.get(section, field), after := now.get(section, field))
+        or _is_hidden(before, after, vary, pasted)
     ]
+
+
+def failed_sections(fingerprint: Fingerprint) -> set[str]:
+    """The sections of which a probe failed: a field that is missing there says nothing."""
+    return {
+        name
+        for name, section in fingerprint.sections.items()
+        for field, reading in section.facts.items()
+        if field.startswith("probe_") and reading.absence is Absence.PROBE_FAILED
+    }
 
 
 def without_field(base: Fingerprint, now: Fingerprint, ignore: Iterable[str]) -> list[str]:
@@ -155,6 +222,7 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
         source_changes=[str(change) for change in sources],
         other_sources=sources or None,
         ignored=ignored or None,
+        claimed=[side for side, one in (("base", base), ("now", now)) if one.is_claimed] or None,
         compared=len({*both} - {*hidden, OBSERVED}),
         not_compared=hidden or None,
     )

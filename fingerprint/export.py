@@ -260,10 +260,19 @@ def hash_ids(fingerprint: Fingerprint) -> Fingerprint:
         name: Section(
             facts={field: _of_fact(field, fact) for field, fact in section.facts.items()},
             volatile={field: _of_fact(field, fact) for field, fact in section.volatile.items()},
+            texts=None if section.texts is None else _of_value(section.texts, False),
         )
         for name, section in fingerprint.sections.items()
     }
     return Fingerprint.build(fingerprint.tool_version, fingerprint.created, sections)
+
+
+def without_texts(fingerprint: Fingerprint) -> Fingerprint:
+    """The same fingerprint, with the same digests, without the small texts behind them."""
+    sections = {
+        name: section.model_copy(update={"texts": None}) for name, section in fingerprint.sections.items()
+    }
+    return fingerprint.model_copy(update={"sections": sections})
 
 
 def _of_fact(field: str, fact: Fact) -> Fact:

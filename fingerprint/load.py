@@ -12,7 +12,8 @@ from typing import NoReturn
 from ..schemas.base import JsonObject, parse_json_object
 from ..schemas.errors import BadInput
 from ..schemas.fingerprint import FLAT_KEYS, Fingerprint
-from .probes.pasted_text import from_text
+from .pasted.lines import is_json_log
+from .probes.pasted_text import KINDS, from_text
 
 STANDARD_INPUT = Path("-")
 MAX_BYTES = 64 << 20
@@ -49,7 +50,7 @@ def from_bytes(content: bytes, where: str) -> Fingerprint:
             raise BadInput(f"{where} is {what}, not a fingerprint", fix)
     if not content.strip():
         raise BadInput(f"{where} is empty", _GIVE)
-    if content.removeprefix(_MARK).lstrip()[:1] == b"{":
+    if content.removeprefix(_MARK).lstrip()[:1] == b"{" and not is_json_log(content):
         raw = parse_json_object(content, where)
         if not str(raw.get("schema")).startswith(f"rip.{Fingerprint.KIND}/"):
             _refuse(raw, where)
@@ -59,9 +60,8 @@ def from_bytes(content: bytes, where: str) -> Fingerprint:
         if not _is_plain_text(content):
             parse_json_object(content, where)  # says what is wrong with it
         raise BadInput(
-            f"{where}: no report of torch.utils.collect_env, vllm collect-env or transformers env "
-            "was recognised in it",
-            "paste the whole output of one of them, or give a file that rip fingerprint -o wrote",
+            f"{where}: no report or log of an environment was recognised in it",
+            f"paste the whole output of one of {KINDS}; or give a file that rip fingerprint -o wrote",
         )
     return pasted
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Literal
 
 from .base import Document, Record
 from .claim import Level
@@ -11,6 +12,17 @@ from .fingerprint import Fact
 NO_RULE = "no rule, replay to know"
 ABSENT = "absent"
 """The value of what one of two records does not have."""
+
+
+class KeyChange(Record):
+    """One entry of a JSON text that reads differently, such as `rope_theta` of a config."""
+
+    key: str
+    """Dotted: `rope_parameters.rope_theta`; a place in a list in brackets."""
+    before: str | None = None
+    """As JSON text, long ones shortened. None: the entry was not there."""
+    after: str | None = None
+    """Likewise."""
 
 
 class Change(Record):
@@ -31,6 +43,10 @@ class Change(Record):
     """What to replay to know."""
     sources: list[str] | None = None
     """Where the documents of the rule are."""
+    keys: list[KeyChange] | None = None
+    """Of a digest behind which both fingerprints keep a JSON text: the entries that differ."""
+    diff: list[str] | None = None
+    """Of a digest behind which both keep a text: the lines that differ, `-` before, `+` after."""
 
     @property
     def name(self) -> str:
@@ -40,17 +56,25 @@ class Change(Record):
     @property
     def before_text(self) -> str:
         """What it was, in words."""
+        if self.keys:
+            return _entries((change.key, change.before) for change in self.keys)
         return ABSENT if self.before is None else self.before.text()
 
     @property
     def after_text(self) -> str:
         """What it is now, in words."""
+        if self.keys:
+            return _entries((change.key, change.after) for change in self.keys)
         return ABSENT if self.after is None else self.after.text()
 
     @property
     def has_rule(self) -> bool:
         """Whether a rule says what is at risk. Without one nobody knows: never read it as harmless."""
         return self.rule != NO_RULE
+
+
+def _entries(entries: Iterable[tuple[str, str | None]]) -> str:
+    return ", ".join(f"{key}: {ABSENT if value is None else value}" for key, value in entries)
 
 
 class SourceChange(Record):
@@ -82,6 +106,8 @@ class Drift(Document):
     """Changes that the user asked to leave out of the result."""
     compared: int | None = None
     """Fields that both sides report."""
+    claimed: list[Literal["base", "now"]] | None = None
+    """The sides of which no weight was read: what is equal or different of them is what a cache claims."""
     not_compared: list[str] | None = None
     """`section.field` of what a partial fingerprint (pasted text, a server) cannot show, so that nothing is
     known of it."""

@@ -56,6 +56,8 @@ NO_PERMISSION = "no permission"
 """Stands in every reason that a lack of permission is the cause of."""
 NOT_EXECUTED = "nothing of another process is executed"
 """Stands in the reason of what only the program itself could tell."""
+NO_ANSWER = "no answer in time"
+"""Stands in every reason that a limit of time is the cause of: what a busy machine did not get to."""
 NOT_PASTED = "not in the pasted text"
 TORCH_NOT_LOADED = "torch is not loaded in this process"
 NO_ENGINE_RUN = "no engine has run in this process; a replay states it"
@@ -64,6 +66,8 @@ PASTED = "pasted:"
 """Begins the source of every fact that was read from pasted text."""
 STRENGTH = "strength:"
 """Begins the source of a digest that is missing because another strength of hashing was requested."""
+CLAIMED_REMARK = "(claimed: no weight was read)"
+"""Follows a claimed digest in the flat form."""
 NOT_VISIBLE = "untold:"
 """Begins the source of a fact that cannot be seen from where rip reads; what follows names from where."""
 NOT_VISIBLE_FROM_SERVER = f"{NOT_VISIBLE}server"
@@ -92,6 +96,7 @@ class Absence(StrEnum):
     FORBIDDEN = "forbidden"
     """rip had no permission to read it: it may have any value."""
     PROBE_FAILED = "probe failed"
+    """What reads it failed, or was given no time to: it may have any value."""
     STATED = "stated"
     """Another reason, such as `not installed`, which says something about the environment."""
 
@@ -134,7 +139,7 @@ class Fact(Record):
             return Absence.UNSET
         if NO_PERMISSION in self.unavailable:
             return Absence.FORBIDDEN
-        if self.source.startswith(PROBE):
+        if self.source.startswith(PROBE) or NO_ANSWER in self.unavailable:
             return Absence.PROBE_FAILED
         hidden = self.unavailable in _OUT_OF_VIEW or NOT_EXECUTED in self.unavailable
         if hidden or self.source.startswith((NOT_VISIBLE, STRENGTH)):
@@ -176,6 +181,9 @@ class Section(Record):
 
     facts: dict[str, Fact] = {}
     volatile: dict[str, Fact] = {}
+    texts: dict[str, Any] | None = None
+    """Field → the small text or JSON object behind its digest, so that a change can be read. In no digest;
+    None where none was kept."""
     digest: str = ""
 
     @model_validator(mode="after")
@@ -229,8 +237,17 @@ class Fingerprint(Document):
         found = self.sections.get(section)
         return found.facts.get(field) if found else None
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether no weight was read: the digests of the weights are what a cache claims."""
+        root = self.get("model", "tensors_root")
+        return root is not None and root.source == f"{STRENGTH}claimed"
+
     def flat(self) -> dict[str, Any]:
-        """The thirteen keys of the flat form; an absent value is the text `unavailable: <reason>`."""
+        """The thirteen keys of the flat form; an absent value is the text `unavailable: <reason>`.
+
+        Behind a digest of weights that were not read, it says so.
+        """
         result: dict[str, Any] = {}
         for key, (section, field) in FLAT_KEYS.items():
             reading = self.get(section, field)
@@ -238,6 +255,8 @@ class Fingerprint(Document):
                 result[key] = absent_text("not probed")
             else:
                 result[key] = reading.text() if reading.unavailable is not None else reading.value
+                if key == "model_sha256" and reading.value is not None and self.is_claimed:
+                    result[key] = f"{reading.value} {CLAIMED_REMARK}"
         return result
 
 

@@ -76,7 +76,17 @@ def normal(name: str) -> str:
 
 
 def field_changed(change: Change) -> FieldChanged:
-    """One change; of two records only the first part that differs in them."""
+    """One change; of two records, or of the texts behind two digests, only the first part that differs."""
+    if change.keys:
+        first = change.keys[0]
+        return FieldChanged(
+            section=change.section,
+            field=change.field,
+            path=[first.key],
+            before=ABSENT if first.before is None else first.before,
+            after=ABSENT if first.after is None else first.after,
+            others=len(change.keys) - 1,
+        )
     if change.before is None or change.after is None:
         return FieldChanged(
             section=change.section, field=change.field, before=change.before_text, after=change.after_text

@@ -59,6 +59,8 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("nccl", "version of NCCL", "`ncclGetVersion`, likewise"),
         ("cudart", "version of the CUDA runtime", "`cudaRuntimeGetVersion`, likewise"),
         ("nvrtc", "version of the run-time compiler", "`nvrtcVersion`, likewise"),
+        ("nvcc", "version of the CUDA compiler that is installed", "pasted reports"),
+        ("tensorrt", "version of TensorRT", "pasted reports"),
         ("cuda_driver", "newest CUDA that the driver supports", "`cuDriverGetVersion` of `libcuda`"),
         (
             "*_build_id",

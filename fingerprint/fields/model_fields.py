@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _WEIGHTS = "the weights, all bytes (`--strength verified`)"
-_CONFIG = "`config.json`, GGUF metadata"
+_CONFIG = "`config.json`, Mistral's `params.json`, GGUF metadata"
 _TOKENIZER = "the tokenizer's files, GGUF metadata"
 _PROBE = "a sandboxed rendering of eleven fixed conversations"
 _SETTINGS = "command line; the server"
@@ -29,6 +29,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "files that are not what their name in the cache says",
             "all bytes against the cache",
         ),
+        ("contradicted_index", "tensors that are not in the file that the index promises", "index, headers"),
         ("config_sha256", "the configuration", _CONFIG),
         ("generation_config_sha256", "the generation defaults", "`generation_config.json`"),
         ("quantization_method", "how the weights are quantized", f"{_CONFIG}, the quantizers' own files"),
@@ -45,6 +46,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("revision", "commit of the hub repository, as requested or served", _SETTINGS),
         ("load_format", "how the files are loaded", "command line"),
         ("config_overrides", "settings of the model that were overridden", "command line"),
+        ("metadata", "what a GGUF states of itself beside that", "llama.cpp's start-up log"),
         ("parameters", "number of parameters, as the server states it", _SERVER),
         ("size_bytes", "size, as the server states it", _SERVER),
         ("weights_checksum", "never requested: the same route can overwrite live weights", _SERVER),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.fingerprint import Fact, absent_text, fact, unavailable
+from ..untrusted.patience import patience
 from ..untrusted.program import Output, Running
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class DriverQuery:
 
     def __init__(self, source: str, environ: Mapping[str, str]) -> None:
         self._source = source
-        self._running = Running(child_command(_PROGRAMS[source], LIMIT_S), environ)
+        self._running = Running(child_command(_PROGRAMS[source], patience(LIMIT_S)), environ)
 
     def readings(self, deadline: float, stop: threading.Event) -> DriverReadings:
         """What was reported until the deadline."""

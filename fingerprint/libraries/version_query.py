@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...schemas.fingerprint import NO_ANSWER
+from ..untrusted.patience import patience
 from ..untrusted.program import Failure, run
 from . import version_child
 
@@ -29,7 +31,8 @@ def query_versions(libraries: Sequence[tuple[str, str]], stop: threading.Event) 
         Name → `{"version": …}` or `{"reason": …}`, for every library.
     """
     versions: dict[str, dict[str, str]] = {}
-    deadline = time.monotonic() + ALL_LIMIT_S
+    limit_s = round(patience(LIMIT_S))
+    deadline = time.monotonic() + patience(ALL_LIMIT_S)
     left = list(libraries)
     while left:
         if not sys.executable:
@@ -42,7 +45,7 @@ def query_versions(libraries: Sequence[tuple[str, str]], stop: threading.Event) 
                 "-S",
                 os.path.abspath(version_child.__file__),
                 json.dumps(left),
-                str(LIMIT_S),
+                str(limit_s),
             ],
             max(0.1, deadline - time.monotonic()),
             stop,
@@ -57,7 +60,7 @@ def query_versions(libraries: Sequence[tuple[str, str]], stop: threading.Event) 
             versions[family] = {"reason": _why_unanswered(family, output.failure)}
             if time.monotonic() >= deadline:
                 versions |= {
-                    family: {"reason": "not asked: another library took all the time"} for family, _ in left
+                    family: {"reason": f"{NO_ANSWER}: another library took it all"} for family, _ in left
                 }
                 break
     return versions
@@ -79,5 +82,5 @@ def _why_unanswered(family: str, failure: Failure | None) -> str:
     if failure is None:
         return f"{function} ended the process that asked it"
     if failure.timed_out or failure.signal == signal.SIGALRM:
-        return f"{function} gave no answer within {LIMIT_S} s"
+        return f"{NO_ANSWER} from {function}"
     return f"{function} could not be asked: {failure}"

@@ -12,7 +12,8 @@ from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import digest_of, read_object, read_small
 from .read_and_hash import report_unreadable
-from .ref import ADAPTER_CONFIG, adapter_weights
+from .ref import ADAPTER_CONFIG, MISTRAL_CONFIG, adapter_weights
+from .small_texts import keep_texts
 from .weights import not_read
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ _QUANTIZATION_FILES = {
     "quant_config.json": "awq",
 }
 """File that a quantization tool leaves beside the weights → method where the file does not name one."""
-_NOT_QUANTIZED = "config.json states no quantization"
+_QUANTIZATION_KEYS = ("quantization_config", "compression_config", "quantization")
+"""Entries of a config that state it; the last is of Mistral's params.json."""
 
 
 def folder_facts(
@@ -51,17 +53,24 @@ def folder_facts(
         digests: Hex SHA-256 of the adapters' weights files; they are read at strength `verified`.
         strength: How the weights were read.
     """
-    config = read_object(folder / CONFIG)
+    name = config_name(folder)
+    config = read_object(folder / name)
     method, quantization = _quantization(folder, config)
+
+    def stated(read: Callable[[dict[str, Any]], str | int | None]) -> Fact:
+        if isinstance(config, str):
+            return unavailable(config, name)
+        return fact_or(read(config), name, f"{name} does not state it")
+
     return {
-        "config_sha256": digest_of(config, CONFIG),
+        "config_sha256": digest_of(config, name),
         "generation_config_sha256": digest_of(read_object(folder / GENERATION), GENERATION),
         "quantization_method": method,
         "quantization_config_sha256": quantization,
-        "dtype": _from_config(config, _dtype),
-        "architecture": _from_config(config, _architecture),
-        "vocab_size": _from_config(config, partial(_size, name="vocab_size")),
-        "context_length": _from_config(config, partial(_size, name="max_position_embeddings")),
+        "dtype": stated(_dtype),
+        "architecture": stated(_architecture),
+        "vocab_size": stated(partial(_size, names=("vocab_size",))),
+        "context_length": stated(partial(_size, names=("max_position_embeddings", "max_seq_len"))),
         "code": _code(folder),
         "adapters": not_read(strength)
         if adapters and strength != "verified"
@@ -70,6 +79,35 @@ def folder_facts(
             ADAPTER_CONFIG,
         ),
     }
+
+
+def folder_texts(folder: Path, adapters: Sequence[Path]) -> dict[str, Any]:
+    """Field → the JSON behind its digest, as far as the files can be read and are small.
+
+    Args:
+        folder: A model or an adapter.
+        adapters: Folders of adapters in it.
+    """
+    name = config_name(folder)
+    is_adapter = folder in adapters and not (folder / name).is_file()
+    config = read_object(folder / (ADAPTER_CONFIG if is_adapter else name))
+    quantization = _stated(config, *_QUANTIZATION_KEYS) if isinstance(config, dict) else None
+    beside = [name for name in _QUANTIZATION_FILES if (folder / name).is_file()]
+    if quantization is None and beside:
+        quantization = read_object(folder / beside[0])
+    configs = {
+        "." if path == folder else path.name: content
+        for path in adapters
+        if isinstance(content := read_object(path / ADAPTER_CONFIG), dict)
+    }
+    return keep_texts(
+        {
+            "config_sha256": config,
+            "generation_config_sha256": read_object(folder / GENERATION),
+            "quantization_config_sha256": quantization,
+            "adapters": configs,
+        }
+    )
 
 
 def adapter_facts(folder: Path) -> dict[str, Fact]:
@@ -95,10 +133,10 @@ def sampling_defaults(folder: Path) -> Fact:
     return fact({name: value for name, value in generation.items() if name not in own_notes}, GENERATION)
 
 
-def _from_config(config: dict[str, Any] | str, read: Callable[[dict[str, Any]], str | int | None]) -> Fact:
-    if isinstance(config, str):
-        return unavailable(config, CONFIG)
-    return fact_or(read(config), CONFIG, f"{CONFIG} does not state it")
+def config_name(folder: Path) -> str:
+    """The file with the model's configuration: Mistral's own layout has another one."""
+    is_mistral = not (folder / CONFIG).is_file() and (folder / MISTRAL_CONFIG).is_file()
+    return MISTRAL_CONFIG if is_mistral else CONFIG
 
 
 def _dtype(config: dict[str, Any]) -> str | None:
@@ -106,8 +144,8 @@ def _dtype(config: dict[str, Any]) -> str | None:
     return str(dtype) if dtype else None
 
 
-def _size(config: dict[str, Any], name: str) -> int | None:
-    value = _stated(config, name)
+def _size(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    value = _stated(config, *names)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -132,17 +170,16 @@ def _architecture(config: dict[str, Any]) -> str | None:
 
 def _quantization(folder: Path, config: dict[str, Any] | str) -> tuple[Fact, Fact]:
     """The method, and the digest of the whole configuration."""
-    stated = (
-        _stated(config, "quantization_config", "compression_config") if isinstance(config, dict) else None
-    )
+    stated = _stated(config, *_QUANTIZATION_KEYS) if isinstance(config, dict) else None
     if stated is not None:
-        return _stated_quantization(stated, CONFIG, None)
+        return _stated_quantization(stated, config_name(folder), None)
     for name, method in _QUANTIZATION_FILES.items():
         if (folder / name).is_file():
             return _stated_quantization(read_object(folder / name), name, method)
+    source = config_name(folder)
     if isinstance(config, str):
-        return unavailable(config, CONFIG), unavailable(config, CONFIG)
-    return fact("none", CONFIG), unavailable(_NOT_QUANTIZED, CONFIG)
+        return unavailable(config, source), unavailable(config, source)
+    return fact("none", source), unavailable(f"{source} states no quantization", source)
 
 
 def _stated_quantization(stated: Any, source: str, otherwise: str | None) -> tuple[Fact, Fact]:
@@ -151,7 +188,11 @@ def _stated_quantization(stated: Any, source: str, otherwise: str | None) -> tup
         return absent, absent
     inner = stated.get("quantization")
     algorithm = inner.get("quant_algo") if isinstance(inner, dict) else None
-    method = stated.get("quant_method") or (otherwise and " ".join(filter(None, (otherwise, algorithm))))
+    method = (
+        stated.get("quant_method")
+        or stated.get("qformat_weight")
+        or (otherwise and " ".join(filter(None, (otherwise, algorithm))))
+    )
     return (
         fact_or(method and str(method), source, f"{source} does not state it"),
         fact(sha256_of(stated), source),

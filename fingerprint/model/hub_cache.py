@@ -88,7 +88,9 @@ def cached_snapshot(hub_id: str, revision: str) -> Path | None:
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
     repository = cache / f"models--{hub_id.replace('/', '--')}"
     snapshot = repository / "snapshots" / (_commit_in(repository / "refs" / revision) or revision)
-    has_config = any((snapshot / name).is_file() for name in ("config.json", "adapter_config.json"))
+    has_config = any(
+        (snapshot / name).is_file() for name in ("config.json", "adapter_config.json", "params.json")
+    )
     return snapshot if has_config else None
 
 

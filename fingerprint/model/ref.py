@@ -33,6 +33,14 @@ TOKENIZER_PATTERNS = (
 )
 VOCABULARY_PATTERNS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """One of these must be there: the other tokenizer files only refine a vocabulary."""
+MISTRAL_CONFIG = "params.json"
+"""The configuration in Mistral's own layout, beside `consolidated*.safetensors`."""
+_MISTRAL_VOCABULARY = ("tekken.json", "tokenizer.model.v*")
+"""Counted where a folder has no other vocabulary."""
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_LFS_SIZE = re.compile(rb"^size (\d{1,18})$", re.MULTILINE)
+_LFS_BYTES = 1024
+"""A pointer is shorter than this, by its specification."""
 _HUB_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken", "vocab.*")
 _CHECK = "check the path and its permissions"
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[A-Za-z0-9][\w.-]*))?")
@@ -61,7 +69,7 @@ class ModelRef:
     @property
     def folder(self) -> Path:
         """The folder that `from_pretrained` takes."""
-        return self.path if self.kind == "folder" else self.path.parent
+        return self.path.parent if self.kind == "gguf" else self.path
 
     @property
     def gguf_file(self) -> str | None:
@@ -87,9 +95,38 @@ def resolve(model: str, *, accept_adapter: bool = False) -> ModelRef:
         found = _on_this_disk(Path(model), model) or _from_hub(model)
     except OSError as error:
         raise BadInput(f"{model} could not be read: {error.strerror}", _CHECK) from None
+    _refuse_pointers(found)
     if found.kind == "adapter" and not accept_adapter:
         raise BadInput(f"{model}: a LoRA adapter, not a model", "merge it into its base model and give that")
     return found
+
+
+def _refuse_pointers(model: ModelRef) -> None:
+    """Refuse a folder that was cloned without git-lfs: its large files only say what they would hold.
+
+    Raises:
+        BadInput: One of its files is such a pointer.
+    """
+    adapters = [path for folder in model.adapters for path in adapter_weights(folder)]
+    for path in (*model.weight_files, *model.tokenizer_files, *adapters):
+        refuse_pointer(path, model.name)
+
+
+def refuse_pointer(path: Path, name: str) -> None:
+    """Refuse a file that is a git-lfs pointer.
+
+    Raises:
+        BadInput: It is one.
+    """
+    with path.open("rb") as file:
+        head = file.read(_LFS_BYTES)
+    if head.startswith(_LFS_POINTER):
+        size = _LFS_SIZE.search(head)
+        held = f" of {int(size[1]):,} bytes" if size is not None else ""
+        raise BadInput(
+            f"{name}: {path.name} is a git-lfs pointer in place of the file{held}",
+            "run git lfs pull in that folder",
+        )
 
 
 def _on_this_disk(path: Path, name: str) -> ModelRef | None:
@@ -127,7 +164,8 @@ def _folder(folder: Path, name: str) -> ModelRef:
     revision = folder.absolute().name if repository_of(folder) else None
     adapters = _adapters(folder)
     has_vocabulary = any(_files(folder, VOCABULARY_PATTERNS))
-    tokenizer = tuple(sorted(set(_files(folder, TOKENIZER_PATTERNS)))) if has_vocabulary else ()
+    patterns = TOKENIZER_PATTERNS if has_vocabulary else _MISTRAL_VOCABULARY
+    tokenizer = tuple(sorted(set(_files(folder, patterns))))
     if folder in adapters and not (folder / "config.json").is_file():
         weights = adapter_weights(folder)
         if not weights:
@@ -136,6 +174,10 @@ def _folder(folder: Path, name: str) -> ModelRef:
             )
         return ModelRef("adapter", name, folder, weights, tokenizer, revision)
     _check_regular(folder / "config.json", name)
+    if not (folder / "config.json").is_file() and (folder / MISTRAL_CONFIG).is_file():
+        consolidated = _mistral_weights(folder, name)
+        if consolidated:
+            return ModelRef("folder", name, folder, consolidated, tokenizer, revision, adapters)
     if not (folder / "config.json").is_file():
         ggufs = sorted(folder.glob("*.gguf"))
         if ggufs:
@@ -189,6 +231,28 @@ def _weight_files(folder: Path, name: str) -> tuple[Path, ...]:
     )
 
 
+def _mistral_weights(folder: Path, name: str) -> tuple[Path, ...]:
+    index = "consolidated.safetensors.index.json"
+    if (folder / index).is_file():
+        return _indexed_files(folder, index, name)
+    found = sorted(_files(folder, ("consolidated*.safetensors",)))
+    _check_numbered(found, name)
+    return tuple(found)
+
+
+def promised_tensors(folder: Path) -> dict[str, str]:
+    """Tensor → file, as the weights index of a folder promises; empty where there is no index."""
+    for index in ("model.safetensors.index.json", "consolidated.safetensors.index.json"):
+        whole = folder / index.removesuffix(".index.json")
+        if (folder / index).is_file() and not whole.is_file():  # one file of all is taken before an index
+            return _weight_map(folder / index)
+    return {}
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    return {str(tensor): str(file) for tensor, file in json.loads(read_small(index))["weight_map"].items()}
+
+
 def _check_regular(path: Path, name: str) -> None:
     """Refuse a file that stands there and cannot be one: a broken or circular link, a pipe."""
     if path.is_file() or not (path.is_symlink() or path.exists()):
@@ -217,7 +281,7 @@ def _series(stem: str, parts: str, suffix: str) -> list[str]:
 
 def _indexed_files(folder: Path, index: str, name: str) -> tuple[Path, ...]:
     try:
-        shards = {str(shard) for shard in json.loads(read_small(folder / index))["weight_map"].values()}
+        shards = set(_weight_map(folder / index).values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{name}: {index} is not a readable weights index", "fetch that file again") from None
     outside = sorted(shard for shard in shards if Path(shard).name != shard)
@@ -237,6 +301,7 @@ def _missing(name: str, missing: int, count: int, first: str) -> BadInput:
 
 
 def _gguf(path: Path, name: str) -> ModelRef:
+    refuse_pointer(path, name)
     with path.open("rb") as file:
         magic = file.read(len(GGUF_MAGIC))
     if magic != GGUF_MAGIC:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.base import sha256_of
-from ...schemas.fingerprint import Fact, fact, unavailable
+from ...schemas.fingerprint import NO_ANSWER, Fact, fact, unavailable
+from ..untrusted.patience import patience
 
 if TYPE_CHECKING:
     from .digest_cache import DigestCache
@@ -128,11 +129,11 @@ def _render(request: dict[str, Any]) -> tuple[str | None, str]:
             input=json.dumps({**request, **limits, "path": sys.path}).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=LIMIT_S,
+            timeout=patience(LIMIT_S),
             env=_environment(),
         )
     except subprocess.TimeoutExpired:
-        return None, f"a template was not rendered within {LIMIT_S:g} s"
+        return None, f"{NO_ANSWER}: a template was not rendered"
     except OSError as error:
         return None, f"the child that renders could not be started: {error.strerror}"
     if done.returncode != 0:

@@ -12,6 +12,7 @@ from ...schemas.base import sha256_of
 from ...schemas.fingerprint import Fact, fact, fact_or, unavailable
 from ..untrusted.files import read_any_object, read_object
 from .ref import VOCABULARY_PATTERNS, ModelRef
+from .small_texts import keep_texts
 from .weights import VERIFIED
 
 if TYPE_CHECKING:
@@ -77,6 +78,21 @@ def folder_tokenizer(model: ModelRef, digests: Mapping[Path, str], cache: Digest
         },
         {role: token for role, token in roles.items() if isinstance(token, str)},
     )
+
+
+def tokenizer_texts(folder: Path) -> dict[str, Any]:
+    """The small files of a tokenizer, by name, as the text behind `files`; templates are kept elsewhere."""
+    found = {name: read_object(folder / name) for name in (TOKENIZER_CONFIG, _MAP)}
+    kept = {
+        name: {key: value for key, value in content.items() if key != "chat_template"}
+        for name, content in found.items()
+        if isinstance(content, dict)
+    }
+    without_ids = {
+        name: {key: value for key, value in content.items() if key != "added_tokens_decoder"}
+        for name, content in kept.items()
+    }
+    return keep_texts({"files": kept}) or keep_texts({"files": without_ids})
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -29,6 +29,8 @@ HEADER = "weights-header"
 _TENSOR_FIELDS = ("tensors_root", "tensors", "sampled_root", "sampled_tensors")
 _HEADER_FIELDS = ("layout_sha256", "tensor_dtypes", "weights_metadata_sha256")
 WEIGHT_FIELDS = ("sha256", "files", *_TENSOR_FIELDS, *_HEADER_FIELDS, "contradicted_claims")
+_MOST_NAMED = 100
+"""Tensors of an index that are named where they are not in their file."""
 Layouts = Mapping[Path, Layout | LayoutFault]
 
 
@@ -100,6 +102,39 @@ def read_weights(
         cached=options.strength == "verified" and all(readings[path].cached for path in layouts),
         readings=readings,
     )
+
+
+def index_facts(promised: Mapping[str, str], layouts: Layouts) -> dict[str, Fact]:
+    """`contradicted_index`: tensors that are not where the index promises them; nothing where all are.
+
+    Args:
+        promised: Tensor → file name, as the index says.
+        layouts: Of each weights file. Of one that could not be taken apart nothing is known.
+    """
+    held: dict[str, list[str]] = {}
+    unknown = {path.name for path, layout in layouts.items() if isinstance(layout, LayoutFault)}
+
+    def add(more: Layouts) -> None:
+        for path, layout in more.items():
+            for tensor in layout.tensors if isinstance(layout, Layout) else ():
+                held.setdefault(tensor.name, []).append(path.name)
+
+    add(layouts)
+    wrong = [
+        (tensor, file)
+        for tensor, file in sorted(promised.items())
+        if file not in unknown and file not in held.get(tensor, [])
+    ][:_MOST_NAMED]
+    if not wrong:
+        return {}
+    # A file that the index leaves out is not loaded; it may hold what is missing.
+    folder = next(iter(layouts)).parent
+    add(layouts_of([path for path in sorted(folder.glob("*.safetensors")) if path not in layouts], {}))
+    places = {
+        tensor: {"promised": file, "found": ", ".join(held.get(tensor, ["in no file"]))}
+        for tensor, file in wrong
+    }
+    return {"contradicted_index": fact(places, HEADER)}
 
 
 def not_read(strength: Strength) -> Fact:

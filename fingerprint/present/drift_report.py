@@ -12,7 +12,7 @@ from ...schemas.fingerprint import Fingerprint
 from ..libraries.findings import CopyName, LibraryFinding
 from ..model.weights import HEADER
 from ..remote.client import KEY_FIX, WANTS_KEY
-from .drift_sentences import describe_drift, list_fields
+from .drift_sentences import CLAIMED, describe_drift, list_fields
 
 if TYPE_CHECKING:
     import jinja2
@@ -103,6 +103,8 @@ LIBRARY_SENTENCES = {
     "processes differ": "the processes have loaded {builds} different copies of {name}",
 }
 """Kind of finding → sentence. They are values of `libraries.warnings`: a new wording reads as a change."""
+_SHOWN_TENSORS = 5
+"""Of those that are not where the index promises them."""
 _BUILD_DIGITS = 12
 
 
@@ -131,10 +133,20 @@ def list_warnings(read: Fingerprint) -> list[str]:
     layout = read.get("model", "layout_sha256")
     if layout is not None and layout.unavailable is not None and layout.source == HEADER:
         warnings.append(f"weights: {layout.unavailable}")
+    if read.is_claimed:
+        warnings.append(f"no weight was read: {CLAIMED}")
     contradicted = read.get("model", "contradicted_claims")
     if contradicted is not None and contradicted.value:
         names = ", ".join(sorted(contradicted.value))
         warnings.append(f"{names}: the bytes are not those that the cache names; overwritten or damaged")
+    misplaced = read.get("model", "contradicted_index")
+    if misplaced is not None and isinstance(misplaced.value, dict):
+        for tensor, place in list(misplaced.value.items())[:_SHOWN_TENSORS]:
+            warnings.append(
+                f"the index promises {tensor} in {place['promised']}, which lacks it; found: {place['found']}"
+            )
+        if len(misplaced.value) > _SHOWN_TENSORS:
+            warnings.append(f"… and {len(misplaced.value) - _SHOWN_TENSORS} more tensors that are misplaced")
     model = read.sections.get("model")
     if model is not None and "unfinished_downloads" in model.volatile:
         warnings.append("the model's folder holds unfinished downloads")

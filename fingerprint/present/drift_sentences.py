@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.change import Change
-from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, Fact, Fingerprint
+from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, NOT_SET, Absence, Fact, Fingerprint
 from ..drift import by_risk, count_forbidden, narrowed
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ RISKS = {
     "none": ("None directly at risk", "A rule says that these alone change no result."),
 }
 """Group of changes → heading, and what it means."""
+CLAIMED = "its digests are what the cache claims; `--strength sampled` or `verified` reads the weights"
 CLOSING = "A rule names the level in doubt. Whether it was lost is known only after a replay."
 _READ_ALL = "run rip as the user who owns the process, or as root, and read it again"
 _SHOWN_FIELDS = 4
@@ -43,6 +44,10 @@ class Row:
     after: str
     why: str
     urls: list[str]
+    diff: list[str]
+    """Of a text: its lines that differ; empty otherwise."""
+    followers: list[str]
+    """Fields that changed with it and say no more."""
 
 
 @dataclass(frozen=True)
@@ -100,28 +105,52 @@ def describe_drift(found: Drift, base: Fingerprint, now: Fingerprint, names: tup
 
 def headline(found: Drift) -> str:
     """What the drift amounts to, in one sentence without a full stop."""
+    unread = " (no weight was read)" if found.claimed else ""
     if not found.changes:
-        return "no change that counts" if found.ignored else "no change"
+        return ("no change that counts" if found.ignored else "no change") + unread
     parts = [f"{group} {len(members)}" for group, members in by_risk(found.changes)]
-    return f"{_count(len(found.changes), 'change')} ({', '.join(parts)})"
+    return f"{_count(len(found.changes), 'change')} ({', '.join(parts)}){unread}"
 
 
 def group_changes(changes: list[Change]) -> list[Group]:
     """Changes by risk, gravest first."""
-    return [
-        Group(
-            group,
-            *RISKS[group],
-            [_row(change) for change in members],
-            list_replays(members),
-        )
-        for group, members in by_risk(changes)
-    ]
+    groups = []
+    for group, members in by_risk(changes):
+        followers = _followers(members)
+        folded = {name for names in followers.values() for name in names}
+        rows = [_row(one, followers.get(one.name, [])) for one in members if one.name not in folded]
+        groups.append(Group(group, *RISKS[group], rows, list_replays(members)))
+    return groups
 
 
-def _row(change: Change) -> Row:
+_FOLLOWERS = {
+    "template.sha256": ("template.named", "template.rendered", "template.rendered_sha256"),
+    "tokenizer.sha256": ("tokenizer.files",),
+}
+"""Field → those that say the same of the same text in other digests."""
+
+
+def _followers(members: list[Change]) -> dict[str, list[str]]:
+    """Changes that are told by the text of another one of the same group."""
+    by_name = {change.name: change for change in members}
+    found = {}
+    for name, others in _FOLLOWERS.items():
+        change = by_name.get(name)
+        if change is not None and (change.diff or change.keys):
+            found[name] = [other for other in others if other in by_name and _is_told(by_name[other])]
+    return found
+
+
+def _is_told(change: Change) -> bool:
+    """Whether a change is of the default template, or of no single one."""
+    return change.field != "named" or [one.key for one in change.keys or ()] in ([], ["default"])
+
+
+def _row(change: Change, followers: list[str]) -> Row:
     before, after = before_and_after(change)
-    return Row(visible(change.name), before, after, visible(change.rule), _web_addresses(change))
+    name = f"{change.name} › {change.keys[0].key}" if change.keys and len(change.keys) == 1 else change.name
+    diff = [visible(line) for line in change.diff or ()]
+    return Row(visible(name), before, after, visible(change.rule), _web_addresses(change), diff, followers)
 
 
 def list_replays(changes: list[Change]) -> list[tuple[str, list[str]]]:
@@ -136,6 +165,13 @@ def list_replays(changes: list[Change]) -> list[tuple[str, list[str]]]:
 def list_notes(found: Drift) -> list[str]:
     """What else the reader must know: ignored changes, what could not be compared, other sources."""
     notes = [f"ignored: {visible(change.name)}" for change in found.ignored or ()]
+    if found.claimed:
+        sides = "either side" if len(found.claimed) > 1 else found.claimed[0].upper()
+        notes.append(f"no weight was read of {sides}: {CLAIMED}")
+    if failed := [visible(name) for name in found.not_compared or () if ".probe_" in name]:
+        notes.append(
+            f"a probe failed on one side or both, so what it reads was not compared: {', '.join(failed)}"
+        )
     if found.not_compared:
         keys = [key for key, field in FLAT_KEYS.items() if ".".join(field) in found.not_compared]
         count = len(found.not_compared)
@@ -158,6 +194,21 @@ def permission_note(base: Fingerprint, now: Fingerprint, names: tuple[str, str])
     if not hidden:
         return None
     return f"fields not compared, because rip may not read them: {', '.join(hidden)}; {_READ_ALL}"
+
+
+def paste_note(read: Fingerprint, name: str) -> str | None:
+    """What a pasted text was read as, and how much of it was not; None of any other fingerprint."""
+    process = read.sections.get("process")
+    kinds = process.volatile.get("pasted_kinds") if process is not None else None
+    unread = process.volatile.get("lines_not_understood") if process is not None else None
+    if kinds is None or unread is None or not isinstance(kinds.value, list):
+        return None
+    stated = sum(
+        item.value is not None for section in read.sections.values() for item in section.facts.values()
+    )
+    left = _count(int(unread.value), "line") + (" states" if unread.value == 1 else " state")
+    kind = visible(", ".join(map(str, kinds.value)))
+    return f"{visible(name)} was read as {kind}: {_count(stated, 'fact')}; {left} nothing that rip reads"
 
 
 def list_fields(names: list[str]) -> str:
@@ -209,10 +260,18 @@ _SHOWN_ENTRIES = 6
 _SHOWN_CHARACTERS = 200
 """Of one text."""
 _MISSING = "not in this fingerprint"
+_MISSING_ENTRY = "absent"
 
 
 def before_and_after(change: Change) -> tuple[str, str]:
-    """Both sides: digests shortened, and of two tables or lists only the entries that differ."""
+    """Both sides: of two tables, lists or texts only what differs, and digests shortened."""
+    if change.keys:
+        entries = [(entry.key, entry.before, entry.after) for entry in change.keys]
+        return _side([(key, before) for key, before, _ in entries]), _side(
+            [(key, after) for key, _, after in entries]
+        )
+    if change.diff:
+        return _marked(change.diff, "-"), _marked(change.diff, "+")
     if change.before is not None and change.after is not None:
         before, after = change.before.value, change.after.value
         if isinstance(before, dict) and isinstance(after, dict):
@@ -220,6 +279,20 @@ def before_and_after(change: Change) -> tuple[str, str]:
         if isinstance(before, list) and isinstance(after, list) and _hold_texts(before, after):
             return _lists(before, after)
     return _describe(change.before), _describe(change.after)
+
+
+def _side(entries: list[tuple[str, str | None]]) -> str:
+    """One side of the entries of a JSON text; a single one stands under its own name."""
+    shown = [(visible(key), _MISSING_ENTRY if value is None else visible(value)) for key, value in entries]
+    if len(shown) == 1:
+        return shown[0][1]
+    return ", ".join(f"{key}={value}" for key, value in shown[:_SHOWN_ENTRIES]) + _more(len(shown))
+
+
+def _marked(diff: list[str], mark: str) -> str:
+    """The lines of one side of a diff."""
+    lines = [visible(line[1:].strip()) for line in diff if line.startswith(mark)]
+    return " ⏎ ".join(lines[:_SHOWN_ENTRIES]) + _more(len(lines)) or "nothing"
 
 
 def _tables(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, str]:
@@ -255,6 +328,8 @@ def _lists(before: list[str], after: list[str]) -> tuple[str, str]:
 def _describe(reading: Fact | None) -> str:
     if reading is None:
         return _MISSING
+    if reading.absence is Absence.UNSET:
+        return NOT_SET
     return visible(reading.text()) if reading.unavailable is not None else _short(reading.value)
 
 

@@ -17,6 +17,7 @@ from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from ..gpus import driver_query
 from ..gpus.driver_query import child_command, parse_readings
 from ..process import python_packages
+from ..untrusted.patience import patience
 from ..untrusted.program import run
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _run_tool(command: tuple[str, ...], context: Context, read: Callable[[str], 
     tool = shutil.which(command[0])
     if tool is None:
         return unavailable(f"{command[0]} is not on the PATH", source)
-    output = run([tool, *command[1:]], LIMIT_S, context.stop)
+    output = run([tool, *command[1:]], patience(LIMIT_S), context.stop)
     try:
         found = read(output.text)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -112,7 +113,7 @@ def _amd(context: Context) -> Fact:
 
 
 def _read_amdsmi(context: Context) -> Fact:
-    output = run(child_command("child_amd", LIMIT_S), LIMIT_S, context.stop)
+    output = run(child_command("child_amd", patience(LIMIT_S)), patience(LIMIT_S), context.stop)
     readings = parse_readings("amdsmi", "amdsmi", output)
     devices = {}
     for index in readings.gpus:

@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.fingerprint import Fact, Section, fact, unavailable
+from ...schemas.fingerprint import NO_ANSWER, Fact, Section, fact, unavailable
 from ..process import proc, root_files
 from ..untrusted import redact
+from ..untrusted.patience import patience
 from . import locations
 from .kernel_cache_folder import TooSlow, describe
 
@@ -116,7 +117,7 @@ CACHES: dict[str, KernelCache] = {
 
 def probe(context: Context) -> dict[str, Section]:
     """The fields of `CACHES`; where several folders have something, each under its name."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + patience(LIMIT_S)
     facts, searched = {}, {}
     for name, kept in CACHES.items():
         where = kept.folders(context)
@@ -144,7 +145,7 @@ def _read(context: Context, where: list[CacheFolder], deadline: float) -> Fact:
         except proc.Unread:
             continue
         except TooSlow:
-            return unavailable(f"not read within {LIMIT_S:g} s: it is too large or too slow", "files")
+            return unavailable(f"{NO_ANSWER}: it is too large or too slow", "files")
         if value is not None:
             found[cache.name] = value
     if forbidden is not None:

@@ -13,11 +13,12 @@ from ...schemas.base import sha256_of
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fact, Section, fact, fact_or, unavailable
 from ..model.digest_cache import DigestCache
-from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, sampling_defaults
+from ..model.folder_config import CONFIG_FIELDS, adapter_facts, folder_facts, folder_texts, sampling_defaults
 from ..model.gguf_metadata import GgufHeader, read_header
 from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
 from ..model.read_and_hash import ReadOptions
-from ..model.ref import ModelRef, adapter_weights
+from ..model.ref import ModelRef, adapter_weights, promised_tensors
+from ..model.small_texts import keep_texts
 from ..model.template_probe import rendered_facts
 from ..model.tokenizer import (
     TOKENIZER_CONFIG,
@@ -25,8 +26,9 @@ from ..model.tokenizer import (
     Tokenizer,
     folder_tokenizer,
     gguf_tokenizer,
+    tokenizer_texts,
 )
-from ..model.weights import WEIGHT_FIELDS, Weights, layouts_of, read_weights
+from ..model.weights import WEIGHT_FIELDS, Weights, index_facts, layouts_of, read_weights
 from ..untrusted.files import read_object, read_small
 
 if TYPE_CHECKING:
@@ -103,8 +105,9 @@ def describe_model(
         volatile["unfinished_downloads"] = fact(unfinished, "hub-cache")
     if cache.note is not None:
         volatile["cache_note"] = fact(cache.note, "digest-cache")
-    facts = {**weights.facts, **sections["model"].facts}
-    return {**sections, "model": Section(facts=facts, volatile=volatile)}
+    described = sections["model"]
+    facts = {**weights.facts, **described.facts}
+    return {**sections, "model": Section(facts=facts, volatile=volatile, texts=described.texts)}
 
 
 def _no_model() -> dict[str, Section]:
@@ -128,15 +131,15 @@ def _folder(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[
     weights = read_weights(layouts, options, cache, others)
     digests = {path: reading.sha256 or "" for path, reading in weights.readings.items()}
     tokenizer = folder_tokenizer(model, digests, cache)
-    facts = (
-        adapter_facts(model.path)
-        if model.kind == "adapter"
-        else folder_facts(model.path, model.adapters, digests, options.strength)
-    )
+    if model.kind == "adapter":
+        facts = adapter_facts(model.path)
+    else:
+        facts = folder_facts(model.path, model.adapters, digests, options.strength)
+        facts |= index_facts(promised_tensors(model.path), layouts)
     return weights, {
-        "model": Section(facts=facts),
-        "tokenizer": Section(facts=tokenizer.facts),
-        "template": Section(facts=_template_facts(templates, source, tokenizer, cache)),
+        "model": Section(facts=facts, texts=folder_texts(model.path, model.adapters) or None),
+        "tokenizer": Section(facts=tokenizer.facts, texts=tokenizer_texts(model.path) or None),
+        "template": _template_section(templates, source, tokenizer, cache),
         "sampling": Section(facts={"model_defaults": sampling_defaults(model.path)}),
     }
 
@@ -164,18 +167,19 @@ def _text(path: Path) -> str:
         raise BadInput(f"{path} is not a readable UTF-8 file", "fetch that file again") from None
 
 
-def _template_facts(
+def _template_section(
     templates: Mapping[str, str], source: str, tokenizer: Tokenizer, cache: DigestCache
-) -> dict[str, Fact]:
+) -> Section:
     if not templates:
         absent = unavailable("the model has no chat template", source)
-        return dict.fromkeys(_TEMPLATE_FIELDS, absent)
+        return Section(facts=dict.fromkeys(_TEMPLATE_FIELDS, absent))
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in templates.items()}
-    return {
+    facts = {
         "sha256": fact_or(digests.get("default"), source, "no template is the default one"),
         "named": fact(digests, source),
         **rendered_facts(templates, tokenizer.special_tokens, cache),
     }
+    return Section(facts=facts, texts=keep_texts({"named": dict(templates)}) or None)
 
 
 # A GGUF file ---------------------------------------------------------------------------------------------
@@ -188,11 +192,12 @@ def _gguf(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[We
     weights = read_weights(layouts_of(model.weight_files, headers), options, cache)
     sampling = {name: value for name, value in metadata.items() if name.startswith("general.sampling.")}
     return weights, {
-        "model": Section(facts=_gguf_facts(metadata, headers)),
-        "tokenizer": Section(facts=tokenizer.facts),
-        "template": Section(
-            facts=_template_facts(_gguf_templates(metadata), "gguf-metadata", tokenizer, cache)
+        "model": Section(
+            facts=_gguf_facts(metadata, headers),
+            texts=keep_texts({"config_sha256": _config(metadata)}) or None,
         ),
+        "tokenizer": Section(facts=tokenizer.facts),
+        "template": _template_section(_gguf_templates(metadata), "gguf-metadata", tokenizer, cache),
         "sampling": Section(
             facts={
                 "model_defaults": fact_or(sampling, "gguf-metadata", "the file states no sampling defaults")
@@ -202,7 +207,7 @@ def _gguf(model: ModelRef, options: ReadOptions, cache: DigestCache) -> tuple[We
 
 
 def _gguf_facts(metadata: Mapping[str, Any], headers: Mapping[Path, GgufHeader]) -> dict[str, Fact]:
-    config = {name: value for name, value in metadata.items() if not name.startswith("tokenizer.")}
+    config = _config(metadata)
     file_type = metadata.get("general.file_type")
     stored_as = (
         _GGUF_FILE_TYPES.get(file_type, f"file type {file_type}") if isinstance(file_type, int) else None
@@ -229,6 +234,10 @@ def _gguf_facts(metadata: Mapping[str, Any], headers: Mapping[Path, GgufHeader])
         "adapters": none("adapters beside it that it would load by itself"),
         "weights_metadata_sha256": none("such metadata; config_sha256 and tokenizer.sha256 cover its own"),
     }
+
+
+def _config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if not name.startswith("tokenizer.")}
 
 
 def _gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:

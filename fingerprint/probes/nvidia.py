@@ -13,6 +13,7 @@ from ...schemas.fingerprint import NOT_SET, Fact, Section, absent_text, fact, is
 from ..gpus import child_nvml, driver_query
 from ..gpus.driver_query import CUDA, CUDA_NO_DEVICE, NVML, DriverQuery, DriverReadings
 from ..libraries.version_child import thousands
+from ..untrusted.patience import patience
 
 if TYPE_CHECKING:
     from .context import Context
@@ -51,7 +52,7 @@ def _read(context: Context, apply_visibility: bool) -> dict[str, DriverReadings]
     if apply_visibility:  # CUDA numbers the devices for the observed process, not for this one
         environ |= {name: context.environ[name] for name in _VISIBILITY if name in context.environ}
     absent = {source: driver_query.why_absent(source) for source in (NVML, CUDA)}
-    deadline = time.monotonic() + driver_query.LIMIT_S
+    deadline = time.monotonic() + patience(driver_query.LIMIT_S)
     queries = {source: DriverQuery(source, environ) for source, reason in absent.items() if reason is None}
     read = {source: query.readings(deadline, context.stop) for source, query in queries.items()}
     return {

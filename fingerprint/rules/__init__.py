@@ -15,7 +15,6 @@ from .base import Compared, Condition, Rule, Source
 __all__ = ["NO_RULE", "RULES", "Compared", "Condition", "Rule", "Source", "advice", "rule_for", "rules_of"]
 
 RULES: tuple[Rule, ...] = (
-    machine_rules.PROBE_RULE,
     *machine_rules.CPU_RULES,
     *machine_rules.OS_RULES,
     *machine_rules.PROCESS_RULES,

@@ -225,10 +225,6 @@ ONE_GPU = Condition(
     "one GPU works on a request, on both sides", lambda c: _width(c.base) == 1 and _width(c.now) == 1
 )
 OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
-PROBE_FAILED = Condition(
-    "a probe failed on one side",
-    lambda c: any(side and side.absence is Absence.PROBE_FAILED for side in (c.before, c.after)),
-)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
 ONE_SIDE_UNREAD = Condition(
     "known on one side only", lambda c: (_value(c.before) is None) != (_value(c.after) is None)

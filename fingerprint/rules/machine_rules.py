@@ -5,15 +5,11 @@ from __future__ import annotations
 from . import sources
 from .advice import AGAIN, BATCH, DECODE, REPEAT, RESTART, THREADS
 from .base import Rule, bitwise, harmless, in_section
-from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, PROBE_FAILED, SAME_SMS, SAME_TP
+from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, SAME_SMS, SAME_TP
 
 _THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
 _ISA = "kernels are chosen by instruction set and core"
-
-PROBE_RULE = Rule(
-    "*.probe_*", "a probe failed on one side, so what it reads is not known there", AGAIN, when=PROBE_FAILED
-)
 
 CPU_RULES: tuple[Rule, ...] = in_section(
     "cpu",

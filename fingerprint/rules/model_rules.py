@@ -27,6 +27,11 @@ RULES: tuple[Rule, ...] = (
         WEIGHTS,
     ),
     semantic(
+        "model.contradicted_index",
+        "a loader that trusts the index leaves these tensors out, or fills them at random",
+        WEIGHTS,
+    ),
+    semantic(
         "model.tensor_dtypes",
         "the weights of one side could not be split into tensors: damaged, cut off, or pickled",
         WEIGHTS,

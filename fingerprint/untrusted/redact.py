@@ -124,6 +124,21 @@ def value(found: Any, secrets: tuple[str, ...] = (), depth: int = 12) -> Any:
     return exactly_representable(found)
 
 
+def without_secrets(found: Any) -> Any:
+    """A JSON value of which only secrets are taken out, by the name they stand under and by their form."""
+    if isinstance(found, str):
+        found = _BEARER.sub(lambda match: f"{match[1]} {HIDDEN}", _FORMS.sub(HIDDEN, found))
+        return _URL_LOGIN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", found)
+    if isinstance(found, dict):
+        return {
+            without_secrets(name): HIDDEN
+            if is_secret(name) and isinstance(item, str) and item
+            else without_secrets(item)
+            for name, item in found.items()
+        }
+    return [without_secrets(item) for item in found] if isinstance(found, list) else found
+
+
 def command_line(arguments: list[str]) -> list[str]:
     """The arguments of a program: what follows or is assigned to an option that names a secret is hidden."""
     kept = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.drift import drift
+from rip.fingerprint.drift import compare, drift
 from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.model.ref import resolve
+from rip.fingerprint.present.drift_sentences import list_notes
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.process.python_packages import read_build
 from rip.fingerprint.rules import rule_for
@@ -174,6 +176,32 @@ def test_a_probe_that_hangs_becomes_a_fact_and_is_told_to_stop(monkeypatch: pyte
     assert reading.unavailable == "the probe failed: no answer within 0.05 s"
     assert found.get("determinism", "OMP_NUM_THREADS") is not None
     assert stopped.wait(10)
+
+
+def test_a_probe_that_computes_beyond_its_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(context: Context) -> dict[str, Section]:
+        for _ in range(600):
+            hashlib.sha256(bytes(1 << 20)).hexdigest()
+        return {"cpu": Section(facts={"model": fact("it", "here")})}
+
+    found = collect(probes=[with_probe(monkeypatch, slow, limit_s=0.3)])
+    assert found.get("cpu", "model") == fact("it", "here")
+
+
+def test_what_a_failed_probe_would_have_read_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole(context: Context) -> dict[str, Section]:
+        return {"cpu": Section(facts={"model": fact("it", "here")}), "os": Section()}
+
+    def broken(context: Context) -> dict[str, Section]:
+        raise OSError("busy")
+
+    before = collect(probes=[with_probe(monkeypatch, whole), PROBES[0]])
+    after = collect(probes=[with_probe(monkeypatch, broken), PROBES[0]])
+    for one, other in ((before, after), (after, before)):
+        found = compare(one, other)
+        assert found.changes == []
+        assert {"cpu.model", "cpu.probe_mine", "os.probe_mine"} <= set(found.not_compared or ())
+        assert any("cpu.probe_mine" in note and "failed" in note for note in list_notes(found))
 
 
 def test_what_the_user_gave_wrongly_is_an_error_and_no_fact(monkeypatch: pytest.MonkeyPatch) -> None:

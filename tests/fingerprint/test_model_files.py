@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from fakes.checkpoints import SMALL, reshard, write_safetensors
 from rip.fingerprint.collect import Probe, collect
-from rip.fingerprint.drift import drift, not_compared
+from rip.fingerprint.drift import compare, drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import read_and_hash
 from rip.fingerprint.model.ref import resolve
+from rip.fingerprint.present.drift_report import list_warnings
+from rip.fingerprint.present.drift_sentences import headline, list_notes
 from rip.schemas.base import sha256_of
 from rip.schemas.choices import Strength
 from rip.schemas.errors import BadInput
-from rip.schemas.fingerprint import Fact, Fingerprint
+from rip.schemas.fingerprint import CLAIMED_REMARK, Fact, Fingerprint
 
 MODEL_PROBE = (Probe("model", ".probes.model_files:probe", ("model",), limit_s=None),)
 
@@ -299,7 +301,7 @@ def test_a_claim_of_the_hub_cache_is_the_digest_and_says_so(snapshot: Path) -> N
     for name in ("sha256", "files"):
         assert reading(claimed, "model", name).value == reading(verified, "model", name).value
         assert reading(claimed, "model", name).source == "hub-blob-name:claimed"
-    assert claimed.flat()["model_sha256"] == sha256((snapshot / WEIGHTS).read_bytes())
+    assert claimed.flat()["model_sha256"] == f"{sha256((snapshot / WEIGHTS).read_bytes())} {CLAIMED_REMARK}"
     unread = {
         name for name, fact in claimed.sections["model"].facts.items() if fact.source == "strength:claimed"
     }
@@ -326,7 +328,23 @@ def test_a_blob_rewritten_under_its_old_name_is_found_by_reading(snapshot: Path)
         WEIGHTS: {"claimed": blob.name, "read": sha256(content), "by": "hub-blob-name:claimed"}
     }
     assert changed_fields(before, after) == {*SMALL_TENSORS_CHANGED, "model.contradicted_claims"}
-    assert read(snapshot, "claimed").flat()["model_sha256"] == blob.name  # what a claim is worth
+    claimed = read(snapshot, "claimed")
+    assert reading(claimed, "model", "sha256").value == blob.name  # what a claim is worth
+
+
+def test_where_no_weight_was_read_everything_says_so(snapshot: Path) -> None:
+    before = read(snapshot, "claimed")
+    blob = (snapshot / WEIGHTS).resolve()
+    content = blob.read_bytes()
+    blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    after, sampled = read(snapshot, "claimed"), read(snapshot, "sampled")
+    found = compare(before, after)
+    assert found.claimed == ["base", "now"]
+    assert headline(found) == "no change (no weight was read)"
+    assert any("no weight was read of either side" in note for note in list_notes(found))
+    assert any("no weight was read" in warning for warning in list_warnings(after))
+    assert not any("no weight" in warning for warning in list_warnings(sampled))
+    assert compare(sampled, sampled).claimed is None
 
 
 @pytest.mark.parametrize("change", [lambda content: content + b"x", lambda content: content[:-1]])
@@ -537,3 +555,38 @@ def test_a_corrupt_gguf_stops_the_command(write_gguf: Callable[..., Path]) -> No
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(BadInput, match="truncated or corrupt"):
         read(path)
+
+
+def promise(folder: Path, **files: str) -> None:
+    """Change what the weights index promises."""
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": json.loads(index.read_text())["weight_map"] | files}))
+
+
+def test_a_tensor_that_is_not_where_the_index_promises_it_is_named(model_folder: Path) -> None:
+    (model_folder / WEIGHTS).unlink()
+    first, second = (path.name for path in reshard(SMALL, model_folder, 2))
+    whole = read(model_folder)
+    assert whole.get("model", "contradicted_index") is None
+    weight_map = json.loads((model_folder / "model.safetensors.index.json").read_text())["weight_map"]
+    moved = next(name for name, file in weight_map.items() if file == second)
+    promise(model_folder, **{moved: first, "gone.weight": first})
+    found = read(model_folder)
+    assert reading(found, "model", "contradicted_index").value == {
+        "gone.weight": {"promised": first, "found": "in no file"},
+        moved: {"promised": first, "found": second},
+    }
+    assert f"the index promises {moved} in {first}, which lacks it; found: {second}" in list_warnings(found)
+    assert changed_fields(whole, found) == {"model.contradicted_index"}
+
+
+def test_mistrals_own_layout_is_described(model_folder: Path) -> None:
+    (model_folder / "config.json").unlink()
+    (model_folder / WEIGHTS).rename(model_folder / "consolidated.safetensors")
+    params = {"dim": 16, "vocab_size": 32, "max_seq_len": 99, "quantization": {"qformat_weight": "fp8_e4m3"}}
+    (model_folder / "params.json").write_text(json.dumps(params))
+    found = read(model_folder)
+    assert reading(found, "model", "config_sha256").value == sha256_of(params)
+    assert [reading(found, "model", name).value for name in ("vocab_size", "context_length")] == [32, 99]
+    assert reading(found, "model", "quantization_method").value == "fp8_e4m3"
+    assert reading(found, "model", "tensors_root").value is not None

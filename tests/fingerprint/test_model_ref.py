@@ -164,3 +164,37 @@ def test_an_unfinished_download_is_named(model_folder: Path) -> None:
 def test_a_file_that_is_no_gguf_is_refused(model_folder: Path) -> None:
     with pytest.raises(BadInput, match="not a GGUF file"):
         resolve(str(model_folder / "model.safetensors"))
+
+
+def test_mistrals_own_layout_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"no config\.json"):
+        resolve(str(tmp_path))
+    for name in ("tekken.json", "consolidated.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    found = resolve(str(tmp_path))
+    assert [path.name for path in found.weight_files] == ["consolidated.safetensors"]
+    assert [path.name for path in found.tokenizer_files] == ["tekken.json"]
+    assert found.folder == tmp_path
+
+
+def test_numbered_consolidated_files_say_which_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text("{}")
+    (tmp_path / "consolidated-00002-of-00002.safetensors").write_bytes(b"x")
+    with pytest.raises(BadInput, match=r"1 of 2 weights files are missing, first consolidated-00001"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_git_lfs_pointer_is_refused_by_name(model_folder: Path, name: str) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 5000000000\n"
+    (model_folder / name).write_text(pointer)
+    with pytest.raises(BadInput, match=rf"{name} is a git-lfs pointer .* of 5,000,000,000 bytes") as caught:
+        resolve(str(model_folder))
+    assert caught.value.fix.startswith("run git lfs pull")
+
+
+def test_a_gguf_that_is_a_pointer_is_refused_so_too(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    with pytest.raises(BadInput, match="a git-lfs pointer"):
+        resolve(str(tmp_path / "m.gguf"))

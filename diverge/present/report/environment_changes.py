@@ -57,13 +57,25 @@ def _risk(change: Change) -> str:
 def _rows(change: Change) -> list[tuple[str, str, str]]:
     """A row; of a reading with many entries (the tensors of a model) one for each entry that differs."""
     before, after = change.before, change.after
+    if change.keys:
+        entries = [(f"{change.name} › {one.key}", one.before, one.after) for one in change.keys]
+        shown = [_row(name, mine or ABSENT, theirs or ABSENT) for name, mine, theirs in entries[:MAX_ENTRIES]]
+        return shown + _left_out(change, len(entries))
+    if change.diff:
+        removed, added = (
+            " ⏎ ".join(line[1:].strip() for line in change.diff if line.startswith(mark)) for mark in "-+"
+        )
+        return [_row(change.name, removed, added)]
     if before is None or after is None or before.value is None or after.value is None:
         return [_row(change.name, change.before_text, change.after_text)]
     found = list(_differences(change.name, before.value, after.value))
-    rows = [_row(*one) for one in found[:MAX_ENTRIES]]
-    if len(found) > MAX_ENTRIES:
-        rows.append((f"{plain(change.name)}: {plural(len(found) - MAX_ENTRIES, 'more entry')}", "…", "…"))
-    return rows
+    return [_row(*one) for one in found[:MAX_ENTRIES]] + _left_out(change, len(found))
+
+
+def _left_out(change: Change, count: int) -> list[tuple[str, str, str]]:
+    if count <= MAX_ENTRIES:
+        return []
+    return [(f"{plain(change.name)}: {plural(count - MAX_ENTRIES, 'more entry')}", "…", "…")]
 
 
 def _row(name: str, before: str, after: str) -> tuple[str, str, str]:
