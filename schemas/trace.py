@@ -108,6 +108,10 @@ def site_label(name: str, occurrence: int, part: str) -> str:
     return name + (f"#{occurrence}" if occurrence else "") + (f":{part}" if part else "")
 
 
+OF_OPTION = "option"
+"""Source of a sampling field that the replay stated (`--sampling`), whatever the envelope says."""
+
+
 class Setting(Record):
     """One setting in its three readings. A difference between them is itself a finding."""
 
@@ -117,8 +121,13 @@ class Setting(Record):
     observed: Any = None
     """What the engine or process reports."""
     source: str
-    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `told by the server`,
-    `server default`, `engine default` and the like."""
+    """Where the resolved value came from: `envelope`, `option` (a sampling field of `--sampling`), `lane`,
+    `generation_config`, `told by the server`, `server default`, `engine default` and the like."""
+
+    @property
+    def is_stated(self) -> bool:
+        """Of a sampling field: the request states it, or the replay did in its place; no default."""
+        return self.source in ("envelope", OF_OPTION)
 
 
 class Request(Record):
@@ -130,6 +139,11 @@ class Request(Record):
     """The whole envelope; None where only its digest is kept."""
     sampling: dict[str, Setting] = {}
     """Every sampling field that was really used, defaults included."""
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The sampling fields that the replay stated in place of the envelope's."""
+        return {name: one.resolved for name, one in self.sampling.items() if one.source == OF_OPTION}
 
     @classmethod
     def of(cls, envelope: Envelope, sampling: Mapping[str, Setting] | None = None) -> Self:
