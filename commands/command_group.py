@@ -18,6 +18,7 @@ COMMANDS = {
     "replay": (".replay:replay", "Re-run recorded requests, every layer observed."),
     "tap": (".tap:tap", "Make a trace of what the taps in vLLM observed."),
     "diverge": (".diverge:diverge", "Compare two traces: where and why they differ."),
+    "confirm": (".confirm:confirm", "Run the experiment that confirms or refutes a cause."),
     "report": (".report:report", "Write the report of a comparison: HTML or Markdown."),
     "narrow": (".narrow:narrow", "Find by experiment which settings turn a divergence on."),
     "check": (".check:app", "Check what an engine promises."),

@@ -60,7 +60,10 @@ PROBES: tuple[Probe, ...] = (
     Probe("os", ".probes.os_env:probe_os", ("os",)),
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
     Probe(
-        "python", ".probes.named_process:probe_python", ("frameworks", "kernels", "process"), subjects=("self",)
+        "python",
+        ".probes.named_process:probe_python",
+        ("frameworks", "kernels", "process"),
+        subjects=("self",),
     ),
     Probe("container", ".probes.container:probe", ("os",)),
     # Before torch, whose own CUDA version counts where it has one.

@@ -113,20 +113,20 @@ WORDED = "diverge/present"
 FOREIGN_WORDS = {
     "commands/query.py": (1, "which views the user's SQL names"),
     "commands/record.py": (1, "the value of --listen"),
-    "experiments/replay_plan/options.py": (3, "the values of --positions and --neighbours"),
+    "experiments/replay_plan/options.py": (4, "the values of --positions, --neighbours and --sampling"),
     "experiments/replay_plan/zoom.py": (1, "the value of --zoom"),
     "experiments/settings_search/two_lanes.py": (1, "the value of --vary"),
     "replay/engines/base.py": (1, "the value of a setting"),
     "replay/engines/hf/model.py": (1, "torch has no class for a CPU that is out of memory, only words"),
     "replay/engines/hf/sampling.py": (1, "stop strings in the generated text"),
-    "replay/engines/http/started.py": (4, "the log of a server"),
+    "replay/engines/http/started.py": (2, "the log of a server"),
     "replay/engines/http/tgi.py": (1, "what TGI generated"),
     "replay/engines/http/vllm_start.py": (1, "what vLLM's parser says of a server's arguments"),
     "replay/engines/offline/deepinfer.py": (1, "the value of a setting"),
     "replay/proxy/exchange.py": (1, "the prompt that a server repeats in front of its answer"),
     "replay/proxy/imported.py": (10, "fields of a JSON line of another program's log"),
     "replay/request/expected_answer.py": (2, "the recorded and the generated text"),
-    "replay/wire.py": (3, "lines of a stream of server-sent events"),
+    "replay/wire.py": (2, "lines of a stream of server-sent events"),
 }
 """File → how many reads of text it has, and whose text it is: of users and of other programs, never rip's."""
 READS = {"startswith", "endswith", "partition", "rpartition", "split", "find", "index", "removeprefix"}
