@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.errors import BadInput
 from ..schemas.files import OutputLock
-from ..schemas.findings.experiments import Confirmation
+from ..schemas.findings.experiments import Confirmation, Limit, RunCompared
 from ..schemas.findings.statement import Command, Undone
 from .confirming.decide import Case, decide, decide_undone, needs_control
 from .confirming.runs import Runs, in_words
@@ -264,15 +264,13 @@ def _left_out(
     several = files_changed(*case.headers) if cause.id in OF_FILES else None
     if several is not None and not outcome.equal:
         return None
-    found.evidence[:0] = before.evidence
+    found.evidence[:0] = [one for one in before.evidence if isinstance(one, RunCompared)]
     found.traces[:0] = [case.runs.folder / name for name in before.traces]
     return found.decided("refuted" if outcome.equal else "confirmed", cause.confirm)
 
 
 def _same_as(confirmation: Confirmation, earlier: int) -> Confirmation:
     """One experiment cannot tell two causes apart: it proves the first of them at most."""
-    from ..schemas.findings.experiments import Limit
-
     limit = Limit(what="same experiment as an earlier cause", names=[str(earlier)])
     evidence = [*confirmation.evidence, limit]
     return confirmation.model_copy(update={"state": "not decided", "evidence": evidence})

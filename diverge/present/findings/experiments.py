@@ -48,7 +48,7 @@ _RUNS: dict[Run, str] = {
     "unchanged": "B as it was, run again",
     "changed": "B with {undone}",
     "all undone": "B with {undone}",
-    "the others undone": "B with only this cause left ({undone})",
+    "the others undone": "B with only this cause left, so with {undone}",
     "repeated": "B as it was, run several times",
 }
 _LIMITS = {

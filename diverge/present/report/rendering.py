@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import format, verdict
-from ..findings import labels, write
+from ..findings import experiments, labels, write
 from ..format import bar, plain
 from . import pair_sentences
 from .pictures.text_map import text_map
@@ -82,7 +82,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     for one in (
         *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
         *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
-        *(write.sentence, write.where, write.why, labels.label, write.how_to_read),
+        *(write.sentence, write.where, write.why, labels.label, write.how_to_read, experiments.decision),
         *(verdict.is_cut, verdict.level_note, verdict.level_reason, differing, equal, moved),
     )
 }
