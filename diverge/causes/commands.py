@@ -179,9 +179,10 @@ class Commands:
         return self._as_a(lambda name: normal(name) in wanted)
 
     def rest_as_a(self) -> Command | None:
-        """The same of all settings and variables that are in no group."""
+        """The same of all variables of the environment, and of the settings that are in no group."""
         grouped = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE, *OF_THE_CLIENT}
-        return self._as_a(lambda name: normal(name) not in grouped)
+        variables = {f"env.{name}" for name in self._variables}
+        return self._as_a(lambda name: name in variables or normal(name) not in grouped)
 
     def _as_a(self, wanted: Callable[[str], bool]) -> Command | None:
         if not self._same_engine:
