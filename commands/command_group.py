@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 COMMANDS = {
+    "investigate": (".investigate:investigate", "Two sides in, the postmortem out: all steps in one."),
     "fingerprint": (".fingerprint:fingerprint", "Read what this environment is."),
     "drift": (".drift:drift", "Compare two fingerprints."),
     "envelope": (".envelope:app", "Make, import, show and check records of requests."),
