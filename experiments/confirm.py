@@ -163,7 +163,7 @@ def _union(wanted: Sequence[tuple[int, Cause]]) -> list[Undone]:
     kinds = set()
     for _, cause in wanted:
         assert cause.confirm is not None
-        mine = [one for one in cause.confirm.undoes if one.of != "mode"]
+        mine = [one for one in cause.confirm.changes if one.of != "mode"]
         if mine and needs_control(cause) and cause.interpretation != "other padding side":
             kinds.add(_names(cause.confirm))
             union |= {(one.of, one.name): one for one in mine if (one.of, one.name) not in union}
@@ -171,7 +171,7 @@ def _union(wanted: Sequence[tuple[int, Cause]]) -> list[Undone]:
 
 
 def _names(command: Command) -> frozenset[tuple[str, str]]:
-    return frozenset((one.of, one.name) for one in command.undoes)
+    return frozenset((one.of, one.name) for one in command.changes)
 
 
 def _announce(

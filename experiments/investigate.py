@@ -263,7 +263,7 @@ def _report(request: InvestigateRequest, progress: Progress) -> list[Path]:
     """The postmortem, as a page and as text."""
     from ..diverge.present.report.build import write_report
 
-    written = []
+    written: list[Path] = []
     progress.stage("writing the postmortem")
     for name in REPORTS:
         path = request.out / name

@@ -22,6 +22,8 @@ from .settings import LANE_SETTINGS, OF_THE_CLIENT, WITHOUT_CAUSE, Group, names_
 
 _OF_PROGRAM = "again.parquet"
 """What a program of the user's own is to write."""
+_ENV = "env."
+"""What the name of a setting begins with that is an environment variable."""
 _VARIABLES = "determinism"
 """Section of a fingerprint that holds environment variables, beside other facts."""
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -97,7 +99,8 @@ class Commands:
             )
         variables = {**self._variables_of_b, **by_kind.get("variable", {})}
         settings = {**changed, **self._stated, **changed}
-        settings |= {f"env.{name}": value for name, value in variables.items()}
+        of_lane = {name[len(_ENV) :]: value for name, value in changed.items() if name.startswith(_ENV)}
+        settings |= {f"{_ENV}{name}": value for name, value in variables.items()}
         settings = {name: value for name, value in settings.items() if value is not None}
         settings.pop("engine", None)
         repeats, neighbours = settings.pop("repeat", 1), settings.pop("neighbours", 0)
@@ -133,8 +136,8 @@ class Commands:
             argv=["rip", *command.arguments()],
             then=self._compare(out),
             output=out,
-            undoes=[one for one in undoes if str(one.value) != str(one.was)],
-            unset=[name for name, value in variables.items() if value is None],
+            undoes=[one for one in undoes if str(one.value) != str(one.was)] or None,
+            unset=[name for name, value in (variables | of_lane).items() if value is None] or None,
             hidden=[name for name, setting in lane.settings.items() if _is_hidden(setting)],
         )
 
@@ -181,7 +184,7 @@ class Commands:
     def rest_as_a(self) -> Command | None:
         """The same of all variables of the environment, and of the settings that are in no group."""
         grouped = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE, *OF_THE_CLIENT}
-        variables = {f"env.{name}" for name in self._variables}
+        variables = {f"{_ENV}{name}" for name in self._variables}
         return self._as_a(lambda name: name in variables or normal(name) not in grouped)
 
     def _as_a(self, wanted: Callable[[str], bool]) -> Command | None:
@@ -198,14 +201,20 @@ class Commands:
             if wanted(name) and (one and reading(one)) != (other and reading(other)):
                 if (one and _is_hidden(one)) or (other and _is_hidden(other)):
                     continue
-                value = None if one is None else reading(one)
+                value = self._ambient_of_a(name) if one is None else reading(one)
                 undoes.append(Undone(of="setting", name=name, value=value))
         undoes += [
             Undone(of="variable", name=name, value=value)
             for name, (value, _) in self._variables.items()
-            if wanted(f"env.{name}")
+            if wanted(f"{_ENV}{name}")
         ]
         return self.undo(undoes) if undoes else None
+
+    def _ambient_of_a(self, setting: str) -> str | None:
+        """Of a variable that A's lane does not state: what it was in A's environment, as far as is known."""
+        fingerprint = self.header_a.fingerprint
+        fact = None if fingerprint is None else fingerprint.get(_VARIABLES, setting.removeprefix(_ENV))
+        return None if fact is None or fact.absence is not None else str(fact.value)
 
     @property
     def _same_engine(self) -> bool:
@@ -237,7 +246,7 @@ class Commands:
         return {
             name: (a[name], b[name])
             for name in a
-            if name in b and a[name] != b[name] and f"env.{name}" not in stated
+            if name in b and a[name] != b[name] and f"{_ENV}{name}" not in stated
         }
 
     @property

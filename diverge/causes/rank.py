@@ -62,7 +62,7 @@ def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
     """Where no run can confirm it here, the command lists what changed."""
     if finding.confirm is None:
         return None
-    if finding.confirm.undoes and entry.interpretation in _AS_A:
+    if finding.confirm.changes and entry.interpretation in _AS_A:
         return "same setting as A"
     listed = finding.confirm.purpose == "show" and entry.interpretation not in _OF_A_LIST
     return "environment changed" if listed else entry.interpretation

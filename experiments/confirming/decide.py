@@ -96,7 +96,7 @@ class Findings:
                 equal=found.equal,
                 by=found.by,
                 compared=found.compared,
-                undoes=command.undoes,
+                undoes=command.changes,
                 where=None if found.equal else found.where,
                 gone_at=place if found.place_equal and not found.equal else None,
             )
@@ -108,7 +108,7 @@ class Findings:
         return Confirmation(
             state=state,
             evidence=[*self.evidence, *more],
-            undoes=command.undoes,
+            undoes=command.changes,
             argv=command.argv,
             traces=[trace.name for trace in dict.fromkeys(self.traces)],
             folder=str(self.case.runs.folder),
@@ -139,16 +139,16 @@ def decide(case: Case, cause: Cause, label: str, run: Run = "changed") -> Confir
 def decide_undone(case: Case, command: Command, label: str, run: Run, cause: Cause | None) -> Confirmation:
     """B with something as A had it: equal to A, at least at the place of the cause, or to B?"""
     found = Findings(case)
-    chooses = bool(command.undoes) and {one.of for one in command.undoes} <= {"sampling", "requests"}
+    chooses = bool(command.changes) and {one.of for one in command.changes} <= {"sampling", "requests"}
     place = None if cause is None else place_of(case.verdict, cause)
     if not _repeats_itself(found, chooses):
         return found.decided("not decided", command)
-    if not command.undoes:
+    if not command.changes:
         return found.decided("not decided", command, Limit(what="nothing was changed"))
     new = found.run(command, run, label)
     if new is None:
         return found.decided("not decided", command)
-    if missing := not_as_asked(command.undoes, _header(new), case.headers[0]):
+    if missing := not_as_asked(command.changes, _header(new), case.headers[0]):
         return found.decided("not decided", command, *missing)
     as_a = found.compare("A", new, run, command, place)
     if as_a.equal or as_a.place_equal:
@@ -185,7 +185,7 @@ def _confirmed(
         return found.decided("not decided", command, Limit(what="tokens only"))
     if as_a.equal and as_a.by == "rows" and as_a.compared < case.verdict.compared.rows:
         return found.decided("not decided", command, Limit(what="fewer rows"))
-    if any(one.of == "model" for one in command.undoes) and cause is not None and cause.id in OF_FILES:
+    if any(one.of == "model" for one in command.changes) and cause is not None and cause.id in OF_FILES:
         several = files_changed(*case.headers)
         if several is not None:
             return found.decided("not decided", command, several)
@@ -248,7 +248,7 @@ def _forced(found: Findings, cause: Cause, command: Command, label: str) -> Conf
     new = found.run(command, "changed", label)
     if new is None:
         return found.decided("not decided", command)
-    if missing := not_as_asked(command.undoes, _header(new), found.case.headers[0]):
+    if missing := not_as_asked(command.changes, _header(new), found.case.headers[0]):
         return found.decided("not decided", command, *missing)
     as_a = found.compare("A", new, "changed", command)
     if margins is None or as_a.largest_logit is None or margins.drift is None:

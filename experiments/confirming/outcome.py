@@ -42,7 +42,11 @@ NOTHING = Outcome(None, "tokens", 0)
 def place_of(verdict: Verdict, cause: Cause) -> Location | None:
     """Where a cause makes A and B differ first; None: the comparison knows no place."""
     confirm, token, site = cause.confirm, verdict.first_token, verdict.first_site
-    chooses = confirm is not None and {one.of for one in confirm.undoes} <= {"sampling", "requests"}
+    chooses = (
+        confirm is not None
+        and confirm.changes
+        and {one.of for one in confirm.changes} <= {"sampling", "requests"}
+    )
     if site is not None and not chooses:
         label, position = site.label(), site.position
         if cause.subject is not None:

@@ -54,8 +54,8 @@ class Runs:
     def trace(self, command: Command) -> Path:
         """Where the trace of a command is, or will be."""
         arguments = self._arguments(command, "")
-        digest = sha256_of([arguments, command.unset, self.digest_b])[:_SHOWN]
-        named = [str(one.value) if one.of == "mode" else one.name for one in command.undoes]
+        digest = sha256_of([arguments, (command.unset or []), self.digest_b])[:_SHOWN]
+        named = [str(one.value) if one.of == "mode" else one.name for one in command.changes]
         words = "-".join(named[:2]) or "as-B"
         safe = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in words)
         return self.folder / f"{safe}-{digest}.parquet"
@@ -86,7 +86,7 @@ class Runs:
         log = trace.with_suffix(".log")
         trace.unlink(missing_ok=True)
         arguments = [*self._arguments(command, str(trace)), "--force"]
-        error = run_isolated(arguments, log, self.run_in, command.unset)
+        error = run_isolated(arguments, log, self.run_in, (command.unset or []))
         if error is not None and error.disk_full:
             raise OutputFailed(
                 error.message, "free space and run the same command again: finished runs are kept"

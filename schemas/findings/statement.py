@@ -99,9 +99,14 @@ class Command(Statement):
     """Of `rerun program`: what is changed in it."""
     output: str | None = None
     """The trace that it writes."""
-    undoes: list[Undone] = []
-    """Of `rerun`: what is otherwise than B; empty: it repeats B as it was."""
-    unset: list[str] = []
-    """Environment variables that must not be set where it runs, as they were not set for B."""
+    undoes: list[Undone] | None = None
+    """Of `rerun`: what is otherwise than B; absent: it repeats B as it was, or it is not known."""
+    unset: list[str] | None = None
+    """Environment variables that must not be set where it runs; absent: none."""
     hidden: list[str] = []
     """Settings that have to be stated too (`--set NAME=…`): no trace holds them, as they may be secret."""
+
+    @property
+    def changes(self) -> list[Undone]:
+        """What is otherwise than B."""
+        return self.undoes or []

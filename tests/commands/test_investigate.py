@@ -1,4 +1,4 @@
-"""`rip investigate` as a user meets it: from two sides to the postmortem, and on from where it was interrupted."""
+"""`rip investigate` as a user meets it: from two sides to the postmortem, also after an interruption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rip.schemas.errors import ErrorReport
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def made() -> list[str]:
     """The traces that were run, by name."""
     return []
 

@@ -17,7 +17,7 @@ def undone(verdict: Verdict, name: str) -> dict[str, tuple[Any, Any]]:
     confirm = cause(verdict, name).confirm
     assert confirm is not None
     assert confirm.purpose == "rerun"
-    return {one.name: (one.was, one.value) for one in confirm.undoes}
+    return {one.name: (one.was, one.value) for one in confirm.changes}
 
 
 def environment(**variables: str | None) -> Fingerprint:
@@ -89,11 +89,11 @@ def test_a_variable_gets_as_value_or_is_not_set(tmp_path: Path, before: str | No
     verdict = verdict_of(
         tmp_path, *pair((7, 4)), changes=changes, a_fingerprint=sides[0], b_fingerprint=sides[1]
     )
-    rerun = [one for one in verdict.causes if one.confirm and one.confirm.undoes]
+    rerun = [one for one in verdict.causes if one.confirm and one.confirm.changes]
     assert rerun
     command = rerun[0].confirm
     assert command is not None
-    assert [(one.of, one.was, one.value) for one in command.undoes] == [("variable", now, before)]
+    assert [(one.of, one.was, one.value) for one in command.changes] == [("variable", now, before)]
     assert typed(rerun[0]).startswith("env -u ATEN_CPU_CAPABILITY rip" if before is None else "rip replay")
     assert (f"env.ATEN_CPU_CAPABILITY={before}" in command.argv) == (before is not None)
 

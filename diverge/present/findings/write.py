@@ -50,7 +50,7 @@ def in_shell(command: Command) -> str:
     hidden = (
         f"  # and --set {' --set '.join(f'{name}=…' for name in command.hidden)}" if command.hidden else ""
     )
-    unset = [word for name in command.unset for word in ("-u", name)]
+    unset = [word for name in command.unset or () for word in ("-u", name)]
     argv = ["env", *unset, *command.argv] if unset else command.argv
     return f"{shlex.join(argv)}{then}{hidden}"
 
