@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 COMMANDS = {
+    "investigate": (".investigate:investigate", "Two sides in, the postmortem out: all steps in one."),
     "fingerprint": (".fingerprint:fingerprint", "Record this environment."),
     "drift": (".drift:drift", "Compare two fingerprints."),
     "envelope": (".envelope:app", "Make, import, show and check records of requests."),
@@ -18,6 +19,7 @@ COMMANDS = {
     "replay": (".replay:replay", "Re-run recorded requests, every layer observed."),
     "tap": (".tap:tap", "Make a trace of what the taps in vLLM observed."),
     "diverge": (".diverge:diverge", "Compare two traces: where and why they differ."),
+    "confirm": (".confirm:confirm", "Run the experiment that confirms or refutes a cause."),
     "report": (".report:report", "Write the report of a comparison: HTML or Markdown."),
     "narrow": (".narrow:narrow", "Find by experiment which settings turn a divergence on."),
     "check": (".check:app", "Check what an engine promises."),

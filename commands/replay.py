@@ -40,6 +40,7 @@ Examples:
   rip replay set.jsonl --model ./SmolLM2 --set batch_size=8 --set dtype=bfloat16 -o set.parquet
   rip replay request.json --model ./SmolLM2 --mode golden-decode --golden alone.parquet \\
       -o forced.parquet
+  rip replay set.jsonl --model ./SmolLM2 --sampling temperature=0 -o greedy.parquet
   rip replay request.json --model ./SmolLM2 --capture tensors --sites 'layers\\.4\\.' \\
       --positions 57:58 -o rows.parquet
   rip replay request.json --model ./SmolLM2 --zoom 57:layers.4.self_attn -o ops.parquet
@@ -84,6 +85,15 @@ def replay(
         typer.Option(
             metavar="SET.jsonl|N",
             help="Run these requests, or N synthetic ones, in the same batch without recording them.",
+        ),
+    ] = None,
+    sampling: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sampling",
+            metavar="KEY=VALUE",
+            help="A sampling field that applies in place of every envelope's, for example temperature=0. "
+            "Repeatable.",
         ),
     ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Runs of every request.")] = 1,
@@ -145,6 +155,7 @@ def replay(
         LaneRequest(lane, engine, model, url, api_key_env, python, tap, tuple(settings or ()), neighbours),
         mode=check_choice("mode", mode, MODES),
         golden=golden,
+        sampling=tuple(sampling or ()),
         repeat=repeat,
         capture=None if capture is None else check_choice("capture", capture, CAPTURE_LEVELS),
         sites=sites,

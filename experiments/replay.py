@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,13 @@ from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
 from .lanes.resolve_lane import IN_PROCESS, ResolvedLane
 from .progress import Progress
-from .replay_plan.options import kept_positions, read_neighbours, recorded_requests, site_pattern
+from .replay_plan.options import (
+    kept_positions,
+    read_neighbours,
+    read_sampling,
+    recorded_requests,
+    site_pattern,
+)
 from .replay_plan.zoom import (
     ZoomTarget,
     check_reached_before_loading,
@@ -41,6 +47,7 @@ class ReplayRequest:
         requests: Envelope, request set or trace.
         out: The trace to write.
         lane: The lane; its name may be the path of a lane file.
+        sampling: `KEY=VALUE` texts: sampling fields in place of every envelope's.
         golden: The trace whose tokens are forced; None: the envelopes' expected ones.
         repeat: Times that every request runs.
         capture: None: sites where the engine shows them, else tokens.
@@ -57,6 +64,7 @@ class ReplayRequest:
     lane: LaneRequest
     mode: Mode = "free"
     golden: Path | None = None
+    sampling: tuple[str, ...] = ()
     repeat: int = 1
     capture: CaptureLevel | None = None
     sites: str | None = None
@@ -96,7 +104,15 @@ class _Plan:
     sites: re.Pattern[str] | None
     positions: range | None
     golden: tuple[Golden, Path] | None
+    sampling: Mapping[str, Any]
     zoom: ZoomTarget | None
+
+    @property
+    def stated(self) -> list[Envelope]:
+        """The envelopes with the sampling that is stated in place of theirs."""
+        from ..replay.request.contract import with_sampling
+
+        return [with_sampling(envelope, self.sampling) for envelope in self.envelopes]
 
 
 def replay_on_lane(request: ReplayRequest, progress: Progress) -> Replayed:
@@ -111,7 +127,7 @@ def replay_on_lane(request: ReplayRequest, progress: Progress) -> Replayed:
         capture = _observable_capture(plan, engine)
         recorder = None
         if plan.zoom is not None:
-            recorder = recording_engine(engine, plan.zoom, plan.envelopes, request.mode, plan.golden)
+            recorder = recording_engine(engine, plan.zoom, plan.stated, request.mode, plan.golden)
         result = _execute(plan, recorder or engine, capture, seconds, progress)
     return Replayed(result, plan.errors, recorder)
 
@@ -124,6 +140,7 @@ def _plan(request: ReplayRequest) -> _Plan:
     capture = request.capture or "sites"
     if request.golden is not None and request.mode == "free":
         raise BadInput("--golden: free mode forces no tokens", "add --mode golden-decode or golden-prefill")
+    sampling = read_sampling(request.sampling)
     sites = site_pattern(request.sites, capture)
     positions = kept_positions(request.positions, capture)
     check_output_file(request.out, request.force)
@@ -141,9 +158,23 @@ def _plan(request: ReplayRequest) -> _Plan:
     if zoom is not None:
         check_zoom_engine(lane.engine)
     golden = (golden_from_trace(request.golden), request.golden) if request.golden else None
+    plan = _Plan(
+        request,
+        lane,
+        envelopes,
+        errors,
+        neighbours,
+        fill,
+        capture,
+        sites,
+        positions,
+        golden,
+        sampling,
+        zoom,
+    )
     if zoom is not None:
-        check_reached_before_loading(zoom, envelopes, request.mode, golden)
-    return _Plan(request, lane, envelopes, errors, neighbours, fill, capture, sites, positions, golden, zoom)
+        check_reached_before_loading(zoom, plan.stated, request.mode, golden)
+    return plan
 
 
 def _open(plan: _Plan, progress: Progress) -> tuple[Engine, float]:
@@ -202,6 +233,7 @@ def _execute(
         neighbours=plan.neighbours,
         fill=plan.fill,
         golden=plan.golden,
+        sampling=plan.sampling,
         allow_drift=request.allow_drift,
         site_filter="" if capture == "tokens" else request.sites or "",
         load_seconds=load_seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Options:
         neighbours: Envelopes that run beside every batch, unrecorded.
         fill: Synthetic neighbours added to every batch.
         golden: Tokens of a golden trace, with its path; None takes them from the envelopes.
+        sampling: Sampling fields, by name, that apply in place of every envelope's.
         allow_drift: Run although an identity hash differs, and record it.
         site_filter: The pattern that observed sites had to match, for the trace.
         load_seconds: What loading the engine took, for the trace.
@@ -45,6 +46,7 @@ class Options:
     neighbours: Sequence[Envelope] = ()
     fill: int = 0
     golden: tuple[Golden, Path] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     allow_drift: bool = False
     site_filter: str = ""
     load_seconds: float | None = None
@@ -113,7 +115,7 @@ def replay(
     findings = Findings()
     requests = _resolve(envelopes, opened, options, findings)
     batches, settings = _plan(requests, opened, options)
-    header = _header(requests, opened, options, settings, findings)
+    header = _header(envelopes, requests, opened, options, settings, findings)
     writer = TraceWriter(out, header, keeps_tensors=options.capture == "tensors", force=options.force)
     recorder = Recorder(writer, engine, batches, progress)
     try:
@@ -145,13 +147,17 @@ def _resolve(
         findings.extend(check_identity(envelope, fingerprint, options.allow_drift), envelope.request_id)
         if difference := runtime_difference(envelope.runtime, opened.lane.engine, fingerprint):
             findings.add(difference, envelope.request_id)
-        requests.append(resolve_request(envelope, engine, options.mode, options.golden, findings))
+        requests.append(_resolved(envelope, engine, options, findings))
     findings.extend(engine.findings)
     for name, setting in engine.settings.items():
         if setting.source == "lane" and not _has_effect(setting):
             requested, observed = setting.resolved, setting.observed
             findings.add(finding("setting-without-effect", name=name, requested=requested, observed=observed))
     return requests
+
+
+def _resolved(envelope: Envelope, engine: Engine, options: Options, findings: Findings) -> ResolvedRequest:
+    return resolve_request(envelope, engine, options.mode, options.golden, findings, options.sampling)
 
 
 def _plan(
@@ -194,6 +200,7 @@ def _vocabulary(engine: Engine, opened: OpenedLane, options: Options) -> int:
 
 
 def _header(
+    envelopes: Sequence[Envelope],
     requests: Sequence[ResolvedRequest],
     opened: OpenedLane,
     options: Options,
@@ -212,7 +219,10 @@ def _header(
         mode=options.mode,
         capture=options.capture,
         channel=engine.channel if options.observes else "",
-        requests=[Request.of(request.envelope, request.sampling) for request in requests],
+        requests=[
+            Request.of(recorded, request.sampling)
+            for recorded, request in zip(envelopes, requests, strict=True)
+        ],
         fingerprint=opened.fingerprint,
         sites=engine.sites if options.observes else [],
         site_filter=options.site_filter,

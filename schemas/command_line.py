@@ -28,6 +28,7 @@ class ReplayCommand:
         out: The trace that it writes.
         lane: Name of the lane.
         settings: Name and value of every `--set`.
+        sampling: Name and value of every `--sampling`.
     """
 
     requests: str
@@ -44,6 +45,7 @@ class ReplayCommand:
     neighbours: str | None = None
     repeat: int = 1
     settings: Sequence[tuple[str, str]] = ()
+    sampling: Sequence[tuple[str, str]] = ()
     capture: CaptureLevel | None = None
     sites: str | None = None
     allow_drift: bool = False
@@ -65,6 +67,8 @@ class ReplayCommand:
             found += ["--repeat", str(self.repeat)]
         for name, value in self.settings:
             found += ["--set", f"{name}={value}"]
+        for name, value in self.sampling:
+            found += ["--sampling", f"{name}={value}"]
         for name in ("capture", "sites", "lane"):
             value = getattr(self, name)
             found += [f"--{name}", value] if value else []

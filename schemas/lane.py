@@ -100,6 +100,10 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+OF_OPTION = "option"
+"""Source of a sampling field that the replay stated (`--sampling`), whatever the envelope says."""
+
+
 class Setting(Record):
     """One setting in its three readings. A difference between them is itself a finding."""
 
@@ -109,8 +113,13 @@ class Setting(Record):
     observed: Any = None
     """What the engine or process reports."""
     source: str
-    """Where the resolved value came from: `envelope`, `lane`, `generation_config`, `told by the server`,
-    `server default`, `engine default` and the like."""
+    """Where the resolved value came from: `envelope`, `option` (a sampling field of `--sampling`), `lane`,
+    `generation_config`, `told by the server`, `server default`, `engine default` and the like."""
+
+    @property
+    def is_stated(self) -> bool:
+        """Of a sampling field: the request states it, or the replay did in its place; no default."""
+        return self.source in ("envelope", OF_OPTION)
 
 
 class Lane(Record):

@@ -16,7 +16,7 @@ from .choices import CaptureLevel as CaptureLevel
 from .choices import Mode as Mode
 from .column_types import Column
 from .fingerprint import Fingerprint
-from .lane import Lane, Setting
+from .lane import OF_OPTION, Lane, Setting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,6 +118,11 @@ class Request(Record):
     """The whole envelope; None where only its digest is kept."""
     sampling: dict[str, Setting] = {}
     """Every sampling field that was really used, defaults included."""
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The sampling fields that the replay stated in place of the envelope's."""
+        return {name: one.resolved for name, one in self.sampling.items() if one.source == OF_OPTION}
 
     @classmethod
     def of(cls, envelope: Envelope, sampling: Mapping[str, Setting] | None = None) -> Self:

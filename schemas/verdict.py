@@ -9,6 +9,7 @@ from .base import Document, JsonObject, Real, Record, Upgrade
 from .change import Change
 from .claim import Level
 from .findings.evidence import Evidence
+from .findings.experiments import Confirmation
 from .findings.reasons import Reason
 from .findings.statement import Command, Location, ModuleKind
 from .findings.unseen import EarlierRows, Missing, NotSeen
@@ -182,6 +183,8 @@ class Cause(Record):
     """How to read what that command gives: what confirms the cause, what refutes it."""
     interpretation_text: str | None = None
     """The same in words, for readers; in a document of version 1 these are all there is."""
+    confirmation: Confirmation | None = None
+    """What `rip confirm` decided by experiment; absent: nobody ran it."""
 
 
 class Compared(Record):
@@ -311,6 +314,8 @@ class Verdict(Document):
     """Absent: no sequence was compared by tokens."""
     zoom: Zoom | None = None
     """Absent: nobody asked for it (`--zoom`), or there is no difference to look at."""
+    together: Confirmation | None = None
+    """What came of B with all causes undone (`rip confirm --all`); absent: it was not run."""
     run_in: str | None = None
     """The folder in which `rip diverge` ran: paths here, and those in the commands of causes, start from it.
     Absent: written before it was recorded."""

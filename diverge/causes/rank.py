@@ -19,6 +19,8 @@ _NO_ROUNDING = frozenset(
     {"weights", "model-config", "positions", "kv-cache", "non-finite", "moe-routing", "beyond-rounding"}
 )
 """Causes whose drift is no rounding, so that what it swaps was no tie."""
+_AS_A: frozenset[Interpretation] = frozenset({"environment changed", "state A's value", "prompts part"})
+"""Interpretations of the table for causes that no run can confirm; where one can, it has what A had."""
 _OF_A_LIST: frozenset[Interpretation] = frozenset({"prompts part", "rows not finite"})
 """How the lists of differing tokens and rows are read; any other list is of changes of the environment."""
 
@@ -60,6 +62,8 @@ def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
     """Where no run can confirm it here, the command lists what changed."""
     if finding.confirm is None:
         return None
+    if finding.confirm.changes and entry.interpretation in _AS_A:
+        return "same setting as A"
     listed = finding.confirm.purpose == "show" and entry.interpretation not in _OF_A_LIST
     return "environment changed" if listed else entry.interpretation
 

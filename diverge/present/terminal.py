@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ...schemas.claim import LEVELS
 from ..comparison.site_plan import layer_number
+from .findings.experiments import decision
 from .findings.labels import label
 from .findings.sentences import how_to_read, in_shell, sentence
 from .format import drift, listed, number, plain, plural
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ...schemas.change import Change
     from ...schemas.trace import TraceHeader
-    from ...schemas.verdict import Verdict
+    from ...schemas.verdict import Cause, Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STATE_STYLE = {"holds": "green", "fails": "red"}
@@ -214,7 +215,9 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
     console.print()
     console.print(Text("Possible causes", style="bold"))
     for rank, cause in enumerate(verdict.causes, start=1):
-        _item(console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence)")
+        _item(
+            console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence{_decided(cause)})"
+        )
         for found in cause.evidence[:_SHOWN]:
             _item(console, 5, "- ", plain(sentence(found)))
         for missing in cause.missing:
@@ -223,6 +226,10 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
             _command(console, 5, f"confirm: {plain(in_shell(cause.confirm))}", "cyan")
         if reading := how_to_read(cause):
             _line(console, 5, f"how to read it: {plain(reading)}", "dim")
+
+
+def _decided(cause: Cause) -> str:
+    return "" if cause.confirmation is None else f", {decision(cause.confirmation)}"
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

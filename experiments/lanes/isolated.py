@@ -25,12 +25,16 @@ def isolated_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "rip", *arguments]
 
 
-def run_isolated(arguments: Sequence[str], log: Path) -> ErrorReport | None:
+def run_isolated(
+    arguments: Sequence[str], log: Path, folder: Path | None = None, unset: Sequence[str] = ()
+) -> ErrorReport | None:
     """Run a command to its end.
 
     Args:
         arguments: What follows `rip`.
         log: Where its output goes.
+        folder: Where it runs. [default: here]
+        unset: Environment variables that it does not get.
 
     Returns:
         The error that ended it; None: it did its work.
@@ -41,6 +45,7 @@ def run_isolated(arguments: Sequence[str], log: Path) -> ErrorReport | None:
     """
     from ...replay.engines.http.server_process import end_with_parent
 
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
     # Not straight into the log: a run that finds its disk full must still be able to report it.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as report:
         process = subprocess.Popen(
@@ -48,7 +53,8 @@ def run_isolated(arguments: Sequence[str], log: Path) -> ErrorReport | None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, VARIABLE: str(report.fileno())},
+            env={**kept, VARIABLE: str(report.fileno())},
+            cwd=folder,
             pass_fds=(report.fileno(),),
             start_new_session=True,  # so that Ctrl-C reaches it once, from here
             preexec_fn=end_with_parent(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.choices import CaptureLevel
-from ...schemas.errors import BadInput, stated_option
+from ...schemas.errors import BadInput, Stated, stated_option
 
 if TYPE_CHECKING:
     from ...schemas.envelope import Envelope
@@ -28,6 +30,59 @@ def recorded_requests(path: Path) -> list[Envelope]:
     from ...replay.request.from_trace import requests_from_trace
 
     return requests_from_trace(path)
+
+
+def read_sampling(texts: Sequence[str]) -> dict[str, Any]:
+    """The sampling fields of `KEY=VALUE` texts, as an envelope holds them; the last one of a key applies.
+
+    A value is JSON; what is no JSON of the field's type is text: `stop=END`, `stop=["END", "1"]`.
+
+    Raises:
+        BadInput: Not of that form, no such field, or no value that an envelope could state.
+    """
+    from ...replay.request.contract import ENGINE_DEFAULTS, PROGRAMS
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        about = stated_option("sampling", text)
+        if name in PROGRAMS:
+            raise BadInput("a program or a grammar", "state it in the envelope", about)
+        if not equals or name not in ENGINE_DEFAULTS:
+            raise BadInput(
+                "no such sampling field", f"give KEY=VALUE with one of: {', '.join(ENGINE_DEFAULTS)}", about
+            )
+        found[name] = _sampling_value(name, value, about)
+    return found
+
+
+def _sampling_value(name: str, text: str, about: Stated) -> Any:
+    """The value that an envelope would hold.
+
+    Raises:
+        BadInput: An envelope could not hold it.
+    """
+    from pydantic import ValidationError
+
+    from ...schemas.base import describe_validation_error
+    from ...schemas.envelope import Sampling
+    from ...schemas.jsontext import parse_json_object
+
+    candidates: list[Any] = [text]
+    with suppress(BadInput):
+        read = parse_json_object(f'{{"value": {text}}}', "")
+        candidates = [read["value"], text] if len(read) == 1 else candidates
+    reasons = []
+    for value in candidates:
+        try:
+            found = getattr(Sampling.model_validate({name: value}), name)
+        except ValidationError as error:
+            reasons.append(describe_validation_error(error, names=False))
+            continue
+        if found is not None:
+            return found
+    reason = reasons[0] if reasons else "there is no value"
+    raise BadInput(reason, "give a value that the sampling of an envelope can hold", about)
 
 
 def site_pattern(sites: str | None, capture: CaptureLevel) -> re.Pattern[str] | None:

@@ -118,8 +118,8 @@ def rebuild_batch(
     settings = {name: setting.resolved for name, setting in header.lane.settings.items()}
     mode = mode_of(header)
     requests = [
-        resolve_request(envelope, engine, mode, (golden, path), Findings())
-        for envelope in envelopes_of(header)
+        resolve_request(envelope, engine, mode, (golden, path), Findings(), request.overrides)
+        for envelope, request in zip(envelopes_of(header), header.requests, strict=True)
     ]
     neighbours = Neighbours((), _whole(settings, "neighbours", 0), engine.vocab_size, engine.context_length)
     batches = plan_batches(

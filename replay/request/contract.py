@@ -6,7 +6,7 @@ Whether it is the recorded model at all is checked in identity.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...schemas.base import describe_validation_error
 from ...schemas.envelope import Envelope, Expected, Sampling
 from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
-from ...schemas.lane import Setting
+from ...schemas.lane import OF_OPTION, Setting
 from ...schemas.trace import Finding
 from .findings import finding
 
@@ -95,6 +95,7 @@ def resolve_sampling(
     generation_config: Mapping[str, Any] | None,
     unsupported: frozenset[str] = PROGRAMS,
     inherited_from: str = GENERATION_CONFIG,
+    overridden: Collection[str] = (),
 ) -> dict[str, Setting]:
     """Every sampling field with its value and source: envelope, generation_config or engine default.
 
@@ -103,6 +104,7 @@ def resolve_sampling(
             defaults that it does not report. Then they are left to it, and the value is None.
         unsupported: Fields that the engine does not support.
         inherited_from: Where those defaults come from.
+        overridden: Fields of `envelope` that the replay states (see `with_sampling`).
 
     Raises:
         BadInput: The envelope states something that this engine does not support, where leaving it out would
@@ -115,7 +117,7 @@ def resolve_sampling(
         value = _stated_value(envelope.sampling, name)
         inherited = (generation_config or {}).get(INHERITED.get(name, ""))
         if value is not None:
-            resolved[name] = Setting(requested=value, resolved=value, source="envelope")
+            resolved[name] = Setting(requested=value, resolved=value, source=_source(name, overridden))
         elif name == "max_tokens" and length:
             resolved[name] = Setting(resolved=length, source=length_source)
         elif inherited is not None:
@@ -126,6 +128,17 @@ def resolve_sampling(
         else:
             resolved[name] = Setting(resolved=default, source="engine default")
     return resolved
+
+
+def _source(name: str, overridden: Collection[str]) -> str:
+    return OF_OPTION if name in overridden else "envelope"
+
+
+def with_sampling(envelope: Envelope, stated: Mapping[str, Any]) -> Envelope:
+    """The request with other sampling fields, each valid by itself; the rest as it was recorded."""
+    if not stated:
+        return envelope
+    return envelope.model_copy(update={"sampling": envelope.sampling.model_copy(update=dict(stated))})
 
 
 def _check_stated(sampling: Sampling, unsupported: frozenset[str]) -> None:
@@ -152,7 +165,7 @@ def _check_stated(sampling: Sampling, unsupported: frozenset[str]) -> None:
 
 def is_repeatable(sampling: Mapping[str, Setting]) -> bool:
     """Whether the request, as it was recorded, fixes its tokens: greedy, or with a seed that was stated."""
-    return sampling["temperature"].resolved == 0 or sampling["seed"].source == "envelope"
+    return sampling["temperature"].resolved == 0 or sampling["seed"].is_stated
 
 
 def _answered_length(envelope: Envelope) -> tuple[int, str]:
@@ -181,7 +194,7 @@ def left_to_server(sampling: Mapping[str, Setting]) -> dict[str, Setting]:
 
     Above all no seed: one of rip's own would make every sample of a statistic the same.
     """
-    unsent = [name for name in LEFT_TO_TEXT_SERVERS if sampling[name].source != "envelope"]
+    unsent = [name for name in LEFT_TO_TEXT_SERVERS if not sampling[name].is_stated]
     return {**sampling, **dict.fromkeys(unsent, Setting(source=SERVER_DEFAULT))}
 
 
@@ -192,7 +205,7 @@ def silent_defaults(sampling: Mapping[str, Setting]) -> Finding | None:
         deciding[1:1] = ["top_p", "top_k", "min_p", "seed"]
     applied: dict[str, dict[str, Any]] = {}
     for name in deciding:
-        if sampling[name].source != "envelope":
+        if not sampling[name].is_stated:
             applied.setdefault(sampling[name].source, {})[name] = sampling[name].resolved
     return finding("sampling-defaults", applied=applied) if applied else None
 

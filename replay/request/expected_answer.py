@@ -93,7 +93,7 @@ def compare(plan: PlannedSequence, envelope: Envelope, generated: Generated) -> 
         text, wanted = text.rstrip(_HALF_CHARACTER), wanted.rstrip(_HALF_CHARACTER)
         if wanted.startswith(" ") and not text.startswith(" "):
             text = f" {text}"  # decoded from the start of the answer, some tokenizers leave it out
-    if plan.sampling["max_tokens"].source != "envelope":
+    if not plan.sampling["max_tokens"].is_stated:
         if expected.finish_reason == "length":  # where the server's own limit lay is not known
             text = text[: len(wanted)]
         if generated.reason == "length" and text != wanted and wanted.startswith(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from ...schemas.envelope import Envelope
@@ -25,9 +26,11 @@ from .contract import (
     redacted_sampling,
     resolve_sampling,
     silent_defaults,
+    with_sampling,
 )
 from .findings import Findings, finding
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 UNKNOWN_LENGTH = 2**31 - 1
 """Vocabulary or context of a server that does not report its own."""
 
@@ -161,21 +164,32 @@ class Target(Protocol):
 
 
 def resolve_request(
-    envelope: Envelope, engine: Target, mode: Mode, golden: tuple[Golden, Path] | None, findings: Findings
+    envelope: Envelope,
+    engine: Target,
+    mode: Mode,
+    golden: tuple[Golden, Path] | None,
+    findings: Findings,
+    sampling_stated: Mapping[str, Any] = _NOTHING,
 ) -> ResolvedRequest:
     """One envelope with prompt, sampling and golden tokens, checked against the model.
 
     Args:
         golden: Tokens of a golden trace, with its path; None takes them from the envelope.
         findings: Gets what a reader of the trace should know.
+        sampling_stated: Sampling fields of the replay, in place of the envelope's.
 
     Raises:
         BadInput: This engine or model cannot run it.
     """
     name, forced = envelope.request_id, mode != "free"
+    envelope = with_sampling(envelope, sampling_stated)
     with about_request(name):
         sampling = resolve_sampling(
-            envelope, engine.sampling_defaults, engine.unsupported_sampling, engine.sampling_defaults_from
+            envelope,
+            engine.sampling_defaults,
+            engine.unsupported_sampling,
+            engine.sampling_defaults_from,
+            sampling_stated,
         )
         if not engine.capabilities.token_ids:
             _check_text(envelope)

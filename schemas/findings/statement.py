@@ -6,7 +6,7 @@ of the kind `sentence`: what a document of version 1 said without data.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..base import Record
 
@@ -71,6 +71,19 @@ class SequenceName(Record):
     position: int | None = None
 
 
+class Undone(Record):
+    """One thing that an experiment has otherwise than B: as A had it, where A's value is known."""
+
+    of: Literal["setting", "variable", "sampling", "model", "requests", "mode"]
+    """`model`: A's files. `requests`: A's requests."""
+    name: str
+    """Of a setting, an environment variable or a sampling field; else the same as `of`."""
+    value: Any = None
+    """What it is in the experiment; absent: not stated, or not set."""
+    was: Any = None
+    """What it was in B; absent: not stated, not set, or not known."""
+
+
 class Command(Statement):
     """A command that confirms or refutes something."""
 
@@ -86,5 +99,14 @@ class Command(Statement):
     """Of `rerun program`: what is changed in it."""
     output: str | None = None
     """The trace that it writes."""
+    undoes: list[Undone] | None = None
+    """Of `rerun`: what is otherwise than B; absent: it repeats B as it was, or it is not known."""
+    unset: list[str] | None = None
+    """Environment variables that must not be set where it runs; absent: none."""
     hidden: list[str] = []
     """Settings that have to be stated too (`--set NAME=…`): no trace holds them, as they may be secret."""
+
+    @property
+    def changes(self) -> list[Undone]:
+        """What is otherwise than B."""
+        return self.undoes or []

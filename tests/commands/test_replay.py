@@ -120,6 +120,22 @@ def test_two_replays_are_equal_and_another_seed_is_not(rip: Rip) -> None:
     assert not a.equals(c)
 
 
+def test_a_stated_sampling_field_applies_in_place_of_the_envelopes(rip: Rip) -> None:
+    rip.write(sampling={"temperature": 0, "max_tokens": 9, "ignore_eos": True})
+    rip.write("other.json", sampling={"temperature": 1.0, "seed": 5, "max_tokens": 4, "ignore_eos": True})
+    assert rip(out="a.parquet", requests="other.json").code == 0
+    assert rip("--sampling", "temperature=1", "--sampling", "seed=5", "--sampling", "max_tokens=4").code == 0
+    tokens, stated = (pq.read_table(name)["token_id"].to_pylist() for name in ("a.parquet", "t.parquet"))
+    assert stated == tokens
+    request = rip.header().requests[0]
+    assert request.overrides == {"temperature": 1.0, "seed": 5, "max_tokens": 4}
+    assert request.sampling["ignore_eos"].source == "envelope"
+    assert request.envelope is not None
+    assert request.envelope["sampling"]["temperature"] == 0  # what was recorded stays what it is
+    rip(out="again.parquet", requests="r.json")
+    assert pq.read_table("again.parquet")["token_id"].to_pylist() != tokens
+
+
 def test_expected_tokens_decide_the_exit_code_and_the_trace_is_written_either_way(rip: Rip) -> None:
     rip("--capture", "tokens")
     came = pq.read_table("t.parquet")["token_id"].to_pylist()[4:]
@@ -379,6 +395,14 @@ def test_what_is_no_model_is_refused(rip: Rip, tmp_path: Path) -> None:
         (["--capture", "tensors", "--positions=-1:2"], "not a range", "A:B"),
         (["--capture", "tensors", "--positions", "5:5"], "not a range", "smaller"),
         (["--capture", "tensors", "--positions", "x"], "not a range", ""),
+        (["--sampling", "heat=1"], "no such sampling field", "temperature"),
+        (["--sampling", "temperature"], "no such sampling field", "KEY=VALUE"),
+        (["--sampling", "temperature=-1"], "greater than or equal to 0", "envelope"),
+        (["--sampling", "temperature=NaN"], "a valid number", "envelope"),
+        (["--sampling", "top_p=null"], "a valid number", "envelope"),
+        (["--sampling", 'seed=1, "x": 2'], "a valid integer", "envelope"),
+        (["--sampling", "structured_outputs={}"], "a program or a grammar", "envelope"),
+        (["--sampling", "max_tokens=99999"], "exceed the context", ""),
         (["--golden", "g.parquet"], "free mode forces no tokens", "golden-decode"),
         (["--mode", "golden-decode"], "is missing or empty", "--golden"),
         (["--mode", "golden-decode", "--golden", "none.parquet"], "none.parquet: no such file", ""),

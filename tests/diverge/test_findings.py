@@ -112,7 +112,7 @@ WORDED = "diverge/present"
 FOREIGN_WORDS = {
     "commands/query.py": (1, "which views the user's SQL names"),
     "commands/record.py": (1, "the value of --listen"),
-    "experiments/replay_plan/options.py": (3, "the values of --positions and --neighbours"),
+    "experiments/replay_plan/options.py": (4, "the values of --positions, --neighbours and --sampling"),
     "experiments/replay_plan/zoom.py": (1, "the value of --zoom"),
     "experiments/settings_search/two_lanes.py": (1, "the value of --vary"),
     "replay/engines/base.py": (1, "the value of a setting"),

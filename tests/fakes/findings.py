@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from rip.schemas.findings import evidence, reasons, unseen
+from rip.schemas.findings import evidence, experiments, reasons, unseen
 from rip.schemas.findings.evidence import Conclusion, Evidence
 from rip.schemas.findings.execution import (
     DtypeDiffers,
@@ -56,7 +56,14 @@ from rip.schemas.findings.rows import (
     RowsShifted,
     TokenRow,
 )
-from rip.schemas.findings.statement import Command, Location, Sentence, SequenceName, Statement
+from rip.schemas.findings.statement import (
+    Command,
+    Location,
+    Sentence,
+    SequenceName,
+    Statement,
+    Undone,
+)
 from rip.schemas.findings.tokens import (
     CandidateOrder,
     CandidatesFiltered,
@@ -307,12 +314,41 @@ def kinds_of(union: object) -> set[type[Statement]]:
     return set(get_args(get_args(union)[0]))
 
 
+_UNDONE = [
+    Undone(of="setting", name="batch_size", value=1, was=8),
+    Undone(of="variable", name="ATEN_CPU_CAPABILITY", was="avx2"),
+    Undone(of="sampling", name="stop", value=["END"], was=[]),
+    Undone(of="model", name="model", value="old"),
+    Undone(of="requests", name="requests", value="a.parquet"),
+]
+EXPERIMENTS: list[experiments.ExperimentFinding] = [
+    *(
+        experiments.RunCompared(
+            run=run, against="A", equal=equal, by=by, compared=9, undoes=_UNDONE, where=where, gone_at=where
+        )
+        for run in get_args(experiments.Run)
+        for by in get_args(experiments.By)
+        for equal, where in ((True, None), (False, None), (False, Location(request_id="r", position=AT)))
+    ),
+    experiments.RepeatsCompared(repeats=8, requests=2, differing=1),
+    experiments.RepeatsCompared(repeats=8, requests=2, differing=0),
+    *(experiments.NotAsAsked(undone=one, found="x") for one in _UNDONE),
+    experiments.LargestDrift(largest=0.2, there=0.25),
+    experiments.BeyondRounding(drift=0.58),
+    *(experiments.RunFailed(run=run, message="out of memory") for run in get_args(experiments.Run)),
+    *(
+        experiments.Limit(what=what, names=["weights", "tokenizer"])
+        for what in get_args(experiments.Limit.model_fields["what"].annotation)
+    ),
+]
+
 KINDS = {
     *kinds_of(evidence.Evidence),
     *kinds_of(unseen.EarlierRows),
     *kinds_of(unseen.Missing),
     *kinds_of(unseen.NotSeen),
     *kinds_of(reasons.Reason),
+    *kinds_of(experiments.ExperimentFinding),
     Location,
     Command,
     NotJudged,
@@ -329,6 +365,7 @@ EXAMPLES: list[Statement] = [
     *COMMANDS,
     *LOCATIONS,
     *OTHERS,
+    *EXPERIMENTS,
 ]
 
 
@@ -351,6 +388,9 @@ def everything(golden: Path) -> Verdict:
             confidence="high",
             confirm=COMMANDS[index % len(COMMANDS)],
             interpretation=readings[index % len(readings)],
+            confirmation=experiments.Confirmation(
+                state="not decided", evidence=EXPERIMENTS, created="2026-01-01T00:00:00Z"
+            ),
         )
         for index, fault in enumerate(faults)
     ]

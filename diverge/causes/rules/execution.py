@@ -7,7 +7,9 @@ from dataclasses import replace
 from ....schemas.findings.evidence import Conclusion, Evidence
 from ....schemas.findings.execution import ExecutionDiffers, PassDiffers
 from ....schemas.findings.rows import CacheBoundary, CachedTokensRead, PrefillEqual
+from ....schemas.findings.statement import Command
 from ....schemas.findings.unseen import NoEvidence
+from ..commands import reading
 from ..evidence import Basis
 from ..observe.changed_logits import ROUNDING, in_ulps
 from ..observe.row_pattern import RowPattern
@@ -97,7 +99,7 @@ def decode_path(basis: Basis) -> Finding | None:
     return Finding(
         evidence,
         "medium" if attention and far else "high",
-        confirm=basis.commands.replay("golden-prefill"),
+        confirm=basis.commands.in_mode("golden-prefill"),
         subject=subject(pattern, "decoding").model_copy(update={"within_rounding": not far}),
     )
 
@@ -113,7 +115,7 @@ def batch(basis: Basis) -> Finding | None:
         evidence: list[Evidence] = [*shapes, basis.first_difference()]
         if basis.shape_differences("padded_tokens") and is_attention(basis.observed.pattern):
             evidence.append(Conclusion(what="mask of the padding"))
-        return circumstance(basis, evidence, basis.commands.replay(neighbours=0, batch_size=1))
+        return circumstance(basis, evidence, _batch_as_a(basis))
     # What shared a pass was not observed; what was sent together is known.
     settings = basis.settings_of("batch")
     if not settings or not basis.differs or basis.shape("batch_size") is not None:
@@ -121,6 +123,16 @@ def batch(basis: Basis) -> Finding | None:
     sent: list[Evidence] = [one.model_copy(update={"sent_together": True}) for one in settings]
     found = _circumstance_of(basis, sent, "batch")
     return replace(found, missing=[*found.missing, NoEvidence(kind="forward passes")])
+
+
+def _batch_as_a(basis: Basis) -> Command:
+    """A's batch and neighbours, where the lanes state others; else every sequence alone."""
+    alone: dict[str, object] = {"neighbours": 0, "batch_size": 1}
+    sides = [
+        {name: reading(lane.settings[name]) if name in lane.settings else one for name, one in alone.items()}
+        for lane in basis.lanes
+    ]
+    return basis.commands.replay(**(sides[0] if sides[0] != sides[1] else alone))
 
 
 def padding(basis: Basis) -> Finding | None:
@@ -134,6 +146,8 @@ def padding(basis: Basis) -> Finding | None:
         confirm = basis.commands.replay_as_a("padding") or basis.commands.replay()
         return circumstance(basis, evidence, confirm)
     side = basis.lanes[1].settings.get("padding_side")
+    if side is None and "batch_size" in basis.lanes[1].settings:  # an engine that has no such setting
+        return circumstance(basis, evidence, _batch_as_a(basis))
     other = "left" if side is not None and side.resolved == "right" else "right"
     found = circumstance(basis, evidence, basis.commands.replay(padding_side=other))
     # Padding comes with neighbours: where the batch differs too, the two cannot be distinguished.
@@ -167,7 +181,7 @@ def paths(basis: Basis) -> Finding | None:
     modes = [header.mode for header in basis.headers]
     if modes[0] != modes[1]:
         evidence.append(ExecutionDiffers(of="mode", a=modes[0], b=modes[1]))
-    return circumstance(basis, evidence, basis.commands.replay("golden-decode"))
+    return circumstance(basis, evidence, basis.commands.in_mode("golden-decode"))
 
 
 def cache(basis: Basis) -> Finding | None:
@@ -267,7 +281,8 @@ def kernels(basis: Basis) -> Finding | None:
         evidence.insert(0, ExecutionDiffers(of="engine", a=a, b=b))
     if not evidence or not basis.differs:
         return None
-    found = circumstance(basis, evidence, basis.commands.show_changes())
+    confirm = basis.commands.rest_as_a() or basis.commands.show_changes()
+    found = circumstance(basis, evidence, confirm)
     # Whatever else differs comes with the other engine.
     return replace(found, confidence="high") if a != b else found
 

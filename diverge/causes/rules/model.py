@@ -31,7 +31,8 @@ def weights(basis: Basis) -> Finding | None:
         own = [name for name in tensors if any(path in f".{name}" for path in paths)]
         if own:
             evidence.append(TensorOfModule(tensor=own[0], site=site.label(), position=site.position))
-    return Finding(evidence, "high", confirm=basis.commands.show_changes(), direct=True)
+    confirm = basis.commands.model_as_a() or basis.commands.show_changes()
+    return Finding(evidence, "high", confirm=confirm, direct=True)
 
 
 def config(basis: Basis) -> Finding | None:
@@ -46,7 +47,7 @@ def config(basis: Basis) -> Finding | None:
     return Finding(
         [*evidence, *drift_size(pattern)],
         "high" if site is not None and site.is_origin else "medium",
-        confirm=basis.commands.show_changes(),
+        confirm=basis.commands.model_as_a() or basis.commands.show_changes(),
         direct=True,
         subject=None if pattern is None else subject(pattern, "configuration"),
     )

@@ -105,7 +105,7 @@ def routing_behind(basis: Basis) -> Finding | None:
         _routing_differs(pattern.routing, inputs_equal=False),
         basis.first_difference("earlier"),
     ]
-    return Finding(evidence, "medium", confirm=basis.commands.replay("golden-decode"))
+    return Finding(evidence, "medium", confirm=basis.commands.in_mode("golden-decode"))
 
 
 def _routing_differs(chosen: Routing, inputs_equal: bool) -> RoutingDiffers:

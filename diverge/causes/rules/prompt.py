@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ....schemas.findings.evidence import Evidence
-from ....schemas.findings.statement import SIDES
+from ....schemas.findings.statement import SIDES, Command
 from ....schemas.findings.tokens import PromptsDiffer, SequenceEnded
 from ....schemas.findings.unseen import Missing, NoEvidence
 from ..evidence import Basis
@@ -109,8 +109,17 @@ def _finding(basis: Basis, differ: PromptsDiffer) -> Finding:
     missing: list[Missing] = []
     if not changed and not basis.has_fingerprints:
         missing.append(NoEvidence(kind="fingerprint", of="tokenizer and template"))
-    confirm = basis.commands.show_differing_tokens()
+    confirm = _prompts_as_a(basis) or basis.commands.show_differing_tokens()
     return Finding([differ, *changed], "high", missing, confirm, direct=True)
+
+
+def _prompts_as_a(basis: Basis) -> Command | None:
+    """A's prompts on B's lane: by A's tokenizer and template where B tokenized the text itself."""
+    texts = any("prompt_token_ids" not in (request.envelope or {}) for request in basis.headers[1].requests)
+    commands = basis.commands
+    if texts and basis.changed("tokenizer", "template"):
+        return commands.model_as_a()
+    return commands.requests_as_a()
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:
@@ -176,7 +185,10 @@ def _ended(basis: Basis, wanted: Literal["limit", "stop", ""]) -> Finding | None
         *stops,
     ]
     missing: list[Missing] = [] if limits or stops or reason else [NoEvidence(kind="finish reasons")]
-    return Finding(evidence, "high", missing, basis.commands.replay(), direct=True)
+    stated_in_a = basis.commands.sampling_as_a([one.name for one in (*limits, *stops)])
+    if stated_in_a is None:
+        return Finding(evidence, "high", missing, basis.commands.replay(), direct=True)
+    return Finding(evidence, "high", missing, stated_in_a, direct=True, interpretation="same setting as A")
 
 
 def _rule(basis: Basis, side: int) -> tuple[Rule, Any] | None:

@@ -40,7 +40,7 @@ def contract(basis: Basis) -> Finding | None:
         differences = [one for one in differences if one.name not in OF_DRAWS]
     if not differences or not basis.parts_in_the_answer:
         return None
-    confirm = basis.commands.replay()
+    confirm = basis.commands.sampling_as_a([one.name for one in differences])
     if basis.logits_equal:
         return Finding([*differences, SameLogits()], "high", confirm=confirm, direct=True)
     missing: list[Missing] = [] if basis.logits_equal is not None else [NoEvidence(kind="logits hash")]
@@ -84,7 +84,7 @@ def near_tie(basis: Basis) -> Finding | None:
     return Finding(
         evidence,
         "high" if basis.greedy and max(margins) <= drift else "medium",
-        confirm=basis.commands.replay("golden-decode"),
+        confirm=basis.commands.in_mode("golden-decode"),
         of_choice=True,
     )
 
@@ -246,7 +246,7 @@ def own_draws(basis: Basis) -> Finding | None:
     return Finding(
         evidence,
         "high" if near else "medium",
-        confirm=basis.commands.replay("golden-decode"),
+        confirm=basis.commands.in_mode("golden-decode"),
         of_choice=True,
     )
 

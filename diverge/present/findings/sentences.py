@@ -11,6 +11,7 @@ from ....schemas import sequences as of_sequences
 from ....schemas.base import Record
 from ....schemas.findings import evidence as kinds
 from ....schemas.findings import execution as of_execution
+from ....schemas.findings import experiments as of_experiments
 from ....schemas.findings import reasons as of_levels
 from ....schemas.findings import rows as of_rows
 from ....schemas.findings import tokens as of_tokens
@@ -19,7 +20,7 @@ from ....schemas.findings.statement import Command, Location, Sentence, Statemen
 from ....schemas.sequences import AgreementNote
 from ....schemas.verdict import Cause, FirstSite, Interpretation, LevelVerdict, Verdict
 from ..format import plural
-from . import reasons, reference, rows, tokens
+from . import experiments, reasons, reference, rows, tokens
 from .labels import label
 from .reference import reference_sentence
 
@@ -49,7 +50,9 @@ def in_shell(command: Command) -> str:
     hidden = (
         f"  # and --set {' --set '.join(f'{name}=…' for name in command.hidden)}" if command.hidden else ""
     )
-    return f"{shlex.join(command.argv)}{then}{hidden}"
+    unset = [word for name in command.unset or () for word in ("-u", name)]
+    argv = ["env", *unset, *command.argv] if unset else command.argv
+    return f"{shlex.join(argv)}{then}{hidden}"
 
 
 CONCLUSIONS = {
@@ -164,6 +167,13 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_levels.Unseeded: reasons.unseeded,
     of_levels.TextsCompared: reasons.texts_compared,
     of_levels.TokensForced: reasons.tokens_forced,
+    of_experiments.RunCompared: experiments.run_compared,
+    of_experiments.RepeatsCompared: experiments.repeats_compared,
+    of_experiments.NotAsAsked: experiments.not_as_asked,
+    of_experiments.LargestDrift: experiments.largest_drift,
+    of_experiments.BeyondRounding: experiments.beyond_rounding,
+    of_experiments.RunFailed: experiments.run_failed,
+    of_experiments.Limit: experiments.limit,
     Location: reasons.location,
     Command: in_shell,
 }
@@ -202,7 +212,7 @@ INTERPRETATIONS: dict[Interpretation, str] = {
     "environment changed": "it lists what changed between the two environments",
     "rows not finite": "it lists the rows that are not finite, the first of them first",
     "same setting as A": (
-        "if the new run equals A, this is the cause; if it still differs, the cause is something else"
+        "if the new run equals A, this is the cause; if it equals B, the cause is something else"
     ),
     "repeats at the same place": (
         "if every repeat differs from A at the same place, B's lane always does so; if they equal A, it was "

@@ -30,6 +30,7 @@ from ....schemas.findings.tokens import (
     SamplingFilter,
     SequenceEnded,
 )
+from ....schemas.lane import OF_OPTION
 from ..format import listed, number, plural, shortened
 from .parts import at
 
@@ -193,7 +194,7 @@ def setting_differs(found: SettingDiffers) -> str:
 
 
 def sampling_differs(found: SamplingDiffers) -> str:
-    stated = "envelope" in (found.source_a, found.source_b)
+    stated = {found.source_a, found.source_b} & {"envelope", OF_OPTION}
     return (
         f"{found.name}: {json.dumps(found.a)} ({found.source_a}) in A, {json.dumps(found.b)} "
         f"({found.source_b}) in B{'' if stated else ' (not stated in the envelope)'}"

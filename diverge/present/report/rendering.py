@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import format, verdict_sentences
-from ..findings import labels, sentences
+from ..findings import experiments, labels, sentences
 from ..format import bar, plain
 from . import pair_sentences
 from .pictures.text_map import text_map
@@ -82,7 +82,14 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     for one in (
         *(format.drift_cell, format.does, format.moment, format.number, format.logit, format.count),
         *(format.percent, format.bar, format.plain, format.shell, format.plural, format.pieces),
-        *(sentences.sentence, sentences.where, sentences.why, labels.label, sentences.how_to_read),
+        *(
+            sentences.sentence,
+            sentences.where,
+            sentences.why,
+            labels.label,
+            sentences.how_to_read,
+            experiments.decision,
+        ),
         *(
             verdict_sentences.is_cut,
             verdict_sentences.level_note,

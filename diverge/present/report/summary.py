@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from ....schemas.findings.evidence import Conclusion
 from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.experiments import RunCompared
 from ....schemas.findings.rows import DriftSize, FirstDifferenceAt, OtherSequences
+from ..findings.experiments import decision
 from ..findings.labels import label
 from ..findings.sentences import how_to_read, sentence, why
 from ..format import does, number, plain, plural, quoted_token, request_name, site_label
@@ -57,7 +59,11 @@ def next_step(verdict: Verdict, paths: ReportPaths, proofs: list[Proof]) -> Next
             if holds
             else "Compare runs that record more; see Limits of this comparison."
         )
-    cause = next((cause for cause in verdict.causes if cause.confirm), None)
+    if any(_is_proven(one) for one in verdict.causes):
+        return NextStep(
+            "Fix what the experiments under Causes prove, and replay B. Their traces are kept as evidence."
+        )
+    cause = next((one for one in verdict.causes if one.confirm and one.confirmation is None), None)
     if cause is not None and cause.confirm is not None:
         what = "the cause" if cause is verdict.causes[0] else f"“{plain(label(cause))}”"
         text = f"Run this command to confirm {what}."
@@ -224,14 +230,35 @@ def _why(verdict: Verdict, proofs: list[Proof]) -> str:
         if has_moved(verdict) or verdict.first_token is not None or verdict.first_text is not None:
             return "No cause found in what the two runs recorded; see Limits of this comparison."
         return "Nothing to explain."
-    first, *others = (
-        f"{plain(label(cause))} ({cause.confidence} confidence)" for cause in verdict.causes[: MAX_OTHERS + 1]
-    )
-    evidence = "; ".join(plain(sentence(one)).rstrip(".") for one in _decisive(verdict.causes[0]))
+    leading, *behind = _by_experiment(verdict.causes)
+    also = [plain(label(cause)) for cause in behind if _is_proven(cause)]
+    open_ones = [cause for cause in behind if not _is_proven(cause)]
+    first, *others = (_named(cause) for cause in (leading, *open_ones[:MAX_OTHERS]))
+    evidence = "; ".join(plain(sentence(one)).rstrip(".") for one in _decisive(leading))
     parts = [first, _capital(evidence)] if evidence else [first]
+    if also:
+        parts.append(f"Also proven by experiment: {'; '.join(also)}")
     if others:
         parts.append(f"Also possible, or a consequence: {'; '.join(others)}")
-    return f"{'. '.join([*parts, _capital(_proof(verdict, proven))])}."
+    return f"{'. '.join([*parts, _capital(_proof(verdict, leading, proven))])}."
+
+
+def _by_experiment(causes: list[Cause]) -> list[Cause]:
+    """Those that an experiment proved first; those that it refuted only where there is no other."""
+    states = [None if cause.confirmation is None else cause.confirmation.state for cause in causes]
+    order = {"confirmed": 0, "refuted": 2}
+    ranked = sorted(range(len(causes)), key=lambda index: order.get(states[index] or "", 1))
+    kept = [index for index in ranked if states[index] != "refuted"]
+    return [causes[index] for index in kept or ranked]
+
+
+def _is_proven(cause: Cause) -> bool:
+    return cause.confirmation is not None and cause.confirmation.state == "confirmed"
+
+
+def _named(cause: Cause) -> str:
+    decided = "" if cause.confirmation is None else f", {decision(cause.confirmation)}"
+    return f"{plain(label(cause))} ({cause.confidence} confidence{decided})"
 
 
 def _capital(text: str) -> str:
@@ -274,10 +301,13 @@ def _shortened(one: Evidence) -> Evidence:
     return one.model_copy(update=values)
 
 
-def _proof(verdict: Verdict, proven: Proof | None) -> str:
+def _proof(verdict: Verdict, cause: Cause, proven: Proof | None) -> str:
     if proven is not None:
         return f"proven by experiment: {_shown(verdict, proven)}"
-    confirm = verdict.causes[0].confirm
+    if cause.confirmation is not None:
+        last = [one for one in cause.confirmation.evidence if isinstance(one, RunCompared)][-1:]
+        return "; ".join([decision(cause.confirmation), *(plain(sentence(one)) for one in last)])
+    confirm = cause.confirm
     if confirm and confirm.purpose == "show":
         return "inferred from the recordings; the command below shows the evidence"
     if confirm:

@@ -66,7 +66,7 @@ class RequestFields:
 
     def stated(self, plan: PlannedSequence) -> dict[str, Any]:
         """The values that the envelope states. To the others the server's defaults apply."""
-        return self._named(plan, [name for name in self.names if plan.sampling[name].source == "envelope"])
+        return self._named(plan, [name for name in self.names if plan.sampling[name].is_stated])
 
     def _named(self, plan: PlannedSequence, names: list[str]) -> dict[str, Any]:
         values = {name: self.seed(plan.seed) if name == "seed" else plan.value(name) for name in names}

@@ -54,13 +54,17 @@ class ReportPaths:
 
     def command(self, command: Command) -> str:
         """A command of the comparison, for this folder and where things are now, as it is typed."""
+        return in_shell(self.here(command))
+
+    def here(self, command: Command) -> Command:
+        """A command of the comparison, for this folder and where things are now."""
         argv = list(command.argv)
         if command.purpose == "show":
             argv[2] = path_argument(self.result)
         moved = {path_argument(before): path_argument(now) for before, now in self.renamed.items()}
         lines = {"argv": argv, "then": command.then}
         now = {name: [moved.get(word, word) for word in line] for name, line in lines.items()}
-        return in_shell(command.model_copy(update=now))
+        return command.model_copy(update=now)
 
 
 def find_sources(
