@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from ...schemas.change import Change
 from ...schemas.findings.rows import NotFinite
 from ...schemas.findings.statement import SIDES
 from ...schemas.reference import Reference
+from ...schemas.sequences import Agreement
 from ...schemas.verdict import Cause
-from ..comparison.align import row_of
+from ..comparison.align import IndexedSequence, row_of
 from ..comparison.tally import PairState, Tally
 from ..reading.columns import RowReader, read_values
 from ..reading.load import Trace
@@ -19,6 +21,7 @@ from .commands import Commands
 from .evidence import SHAPES, Basis, RowFacts, Shape
 from .first_difference import FirstDifferences
 from .observe.observation import observe
+from .observe.twins import OneTrace, repeats_differ
 from .rank import rank
 
 
@@ -35,6 +38,17 @@ class Compared:
     """Fingerprint drift from A to B."""
     reference: Reference | None = None
     """How both sides lie to a reference trace, where there is one."""
+    sequences: tuple[Sequence[IndexedSequence], Sequence[IndexedSequence]] | None = None
+    """All sequences of A and B; None: those of the pairs."""
+    agreement: Agreement | None = None
+    """How often outputs agree; None: no request ran several times."""
+
+    @property
+    def sides(self) -> tuple[OneTrace, OneTrace]:
+        """The sequences of each trace, to be compared among themselves."""
+        pairs = [state.pair for state in self.tally.pairs]
+        known = self.sequences or ([pair.a for pair in pairs], [pair.b for pair in pairs])
+        return OneTrace("A", self.a, known[0]), OneTrace("B", self.b, known[1])
 
 
 def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
@@ -46,6 +60,7 @@ def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
     deciding = None if parted is None or token is None else (parted, token.position - 1)
     moved = None if first.differing is None or first.site is None else (first.differing, first.site.position)
     path_a, path_b, result = map(str, compared.paths)
+    sides = compared.sides
     return rank(
         Basis(
             commands=Commands(path_a, path_b, result, a.header, b.header),
@@ -60,7 +75,8 @@ def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
             deciding=None if deciding is None or deciding[1] < 0 else _facts(*deciding, a, b),
             differing=None if moved is None else _facts(*moved, a, b),
             not_finite=_not_finite(first),
-            observed=observe(compared.tally, a, b, parted, None if moved is None else moved[0]),
+            observed=observe(compared.tally, (a, b), parted, None if moved is None else moved[0], sides),
+            repeats=[one for side in sides for one in repeats_differ(side, compared.agreement)],
             reference=compared.reference,
         )
     )

@@ -16,8 +16,8 @@ from ...schemas.findings.execution import (
     SettingDiffers,
     ShapeDiffers,
 )
-from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
-from ...schemas.findings.statement import SIDES
+from ...schemas.findings.rows import FirstDifferenceAt, NotFinite, RepeatsDiffer
+from ...schemas.findings.statement import SIDES, Side
 from ...schemas.findings.unseen import NoEvidence
 from ...schemas.fingerprint import Absence, Fact
 from ...schemas.lane import NOT_KEPT
@@ -69,6 +69,8 @@ class Basis:
     not_finite: list[NotFinite] = field(default_factory=list)
     observed: Observation = field(default_factory=Observation)
     """What was read again for the diagnosis."""
+    repeats: list[RepeatsDiffer] = field(default_factory=list)
+    """Requests whose repeats on one side gave different outputs."""
     reference: Reference | None = None
     """How both sides lie to a reference trace; None: there is none."""
 
@@ -89,6 +91,15 @@ class Basis:
         if token is None:
             return None
         return 0 if token.token_a is None else 1 if token.token_b is None else None
+
+    @property
+    def noisy(self) -> set[Side]:
+        """The sides whose repeats differ though they ran under equal conditions, as far as is known."""
+        pattern = self.observed.pattern
+        rows = [] if pattern is None else pattern.twins
+        return {one.side for one in rows if one.differing and not one.in_one_batch} | {
+            one.side for one in self.repeats if one.passes != "one pass"
+        }
 
     @property
     def has_fingerprints(self) -> bool:

@@ -34,6 +34,7 @@ from .rows import (
     OtherSequences,
     PrefillEqual,
     ReferenceDistance,
+    RepeatsDiffer,
     RoutingDiffers,
     RowLikeness,
     RowRelation,
@@ -103,6 +104,7 @@ Evidence = Annotated[
     | RowsBySize
     | OtherSequences
     | EqualSequences
+    | RepeatsDiffer
     | RoutingDiffers
     | RowsShifted
     | CachedTokensRead

@@ -156,6 +156,25 @@ class EqualSequences(Statement):
     """Those whose row differs from the sequence's."""
 
 
+class RepeatsDiffer(Statement):
+    """Requests that ran several times on one side, and gave different outputs."""
+
+    kind: Literal["repeats-differ"] = "repeats-differ"
+    side: Side
+    passes: Literal["equal", "one pass", "not known"]
+    """Whether the repeats ran in forward passes of equal shape, or as rows of one pass."""
+    request_id: str
+    """The first of them."""
+    samples: int
+    """How often that one ran, …"""
+    unique: int
+    """… and how many different outputs it gave."""
+    requests: int
+    """Requests whose repeats differ, …"""
+    repeated: int
+    """… of so many that ran several times."""
+
+
 class RoutingDiffers(Statement):
     """A router chose different experts."""
 

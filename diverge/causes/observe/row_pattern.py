@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....schemas.findings.rows import OtherSequences, RowRelation
+from ....schemas.findings.rows import EqualSequences, OtherSequences, RowRelation
 from ....schemas.findings.statement import SequenceName
 from ....schemas.trace import SKETCH_SIZE, Site
 from ...comparison.site_plan import SitePlan
@@ -21,6 +21,7 @@ from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
 from .changed_logits import EPSILON, ROUNDING, ChangedLogits, changed_logits, in_ulps
 from .routing import Routing, experts_at_fault, first_routing
+from .twins import OneTrace, twins_at
 
 _ALIKE = 1e-2
 """Relative: differences of sketches that lie closer than this are one vector, but for rounding."""
@@ -98,25 +99,12 @@ def other_sequences(state: PairState, tally: Tally) -> OtherSequences | None:
 
 WINDOW = 128
 """Positions before and behind the first difference that are read again."""
-MOST_TWINS = 16
-"""Other sequences that are looked at for equal tokens."""
 _SAME_NORM = 1e-6
 """Relative: a norm is a float32 whose sum depends on the order of its terms."""
 _SAME_SCALE = 1e-3
 """Relative: sketches of a scaled bfloat16 row are scaled up to its rounding."""
 _JUMP = 100.0
 """A module that only passes rounding on multiplies it by a few; above this it adds something of its own."""
-
-
-@dataclass(frozen=True)
-class Twin:
-    """A second sequence of both traces whose tokens are the same up to the first difference."""
-
-    request_id: str
-    sample: int
-    equal_in_a: bool
-    """Its row at the differing place equals that of the sequence in A."""
-    equal_in_b: bool
 
 
 @dataclass(frozen=True)
@@ -157,7 +145,8 @@ class RowPattern:
     """Likewise."""
     later_positions: list[int] = field(default_factory=list)
     """Later positions with the token of the first difference: for tables that a token looks up."""
-    twins: list[Twin] = field(default_factory=list)
+    twins: list[EqualSequences] = field(default_factory=list)
+    """What other sequences of one trace with the same tokens show of this row."""
     experts: list[int] = field(default_factory=list)
     """Those whose rows alone differ, where the site is the output of experts."""
     routing: Routing | None = None
@@ -183,18 +172,24 @@ class RowPattern:
 
 
 def row_pattern(
-    state: PairState, tally: Tally, a: Trace, b: Trace, prompt_length: int, dtype: str
+    state: PairState,
+    tally: Tally,
+    traces: tuple[Trace, Trace],
+    prompt_length: int,
+    dtype: str,
+    sides: tuple[OneTrace, OneTrace],
 ) -> RowPattern | None:
     """Read the rows around the first difference of a pair.
 
     Args:
         state: A pair with a difference.
         tally: What was compared.
-        a: The trace A.
-        b: The trace B.
+        traces: A and B.
         prompt_length: Of the pair's sequence in A.
         dtype: That of the logits, where they are all that differs.
+        sides: The sequences of each trace.
     """
+    a, b = traces
     at = state.first_position
     if at is None:
         return None
@@ -212,11 +207,17 @@ def row_pattern(
         found = changed_logits(a, b, state, at)
         return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
     with PairRowReader(a, b, plan) as rows:
-        return _pattern(state, tally, rows, known)
+        return _pattern(state, tally.plan, rows, known, sides)
 
 
-def _pattern(state: PairState, tally: Tally, rows: PairRowReader, known: dict[str, Any]) -> RowPattern:
-    plan, pair, site = tally.plan, state.pair, state.first_site
+def _pattern(
+    state: PairState,
+    plan: SitePlan,
+    rows: PairRowReader,
+    known: dict[str, Any],
+    sides: tuple[OneTrace, OneTrace],
+) -> RowPattern:
+    pair, site = state.pair, state.first_site
     at = state.first_position
     assert at is not None
     start, stop = max(0, at - WINDOW), min(pair.comparable, at + WINDOW)
@@ -245,7 +246,11 @@ def _pattern(state: PairState, tally: Tally, rows: PairRowReader, known: dict[st
         equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
         later_positions=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
-        twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
+        twins=[
+            found
+            for side, sequence, reader in zip(sides, (pair.a, pair.b), (rows.a, rows.b), strict=True)
+            for found in twins_at(side, sequence, at, site, reader, plan.sites[site].label())
+        ],
         routing=first_routing(plan, unlike, both, start, rows, state),
         **known,
     )
@@ -307,30 +312,6 @@ def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | Non
         if ahead and len(rows) and (a[rows + ahead] == b[rows]).all():
             return int(ahead)
     return None
-
-
-def _twins(
-    state: PairState,
-    tally: Tally,
-    rows: PairRowReader,
-    here: tuple[np.ndarray, np.ndarray],
-) -> list[Twin]:
-    """Other pairs whose tokens up to the first difference are the same, and their rows there."""
-    at, site = state.first_position, state.first_site
-    assert at is not None
-    wanted = state.pair.a.tokens[: at + 1]
-    found: list[Twin] = []
-    for other in tally.pairs:
-        pair = other.pair
-        if other is state or len(found) == MOST_TWINS or pair.comparable <= at:
-            continue
-        if not np.array_equal(pair.a.tokens[: at + 1], wanted):
-            continue
-        sides = rows.hashes(pair, at, at + 1)
-        equal = [bool((hashes[0, site] == row).all()) for (hashes, _), row in zip(sides, here, strict=True)]
-        if all(there[0, site] for _, there in sides):
-            found.append(Twin(pair.a.key[0], pair.a.key[1], *equal))
-    return found
 
 
 def _jump(rows: PairRowReader, state: PairState, plan: SitePlan, unlike: np.ndarray) -> Jump | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ....schemas.findings.evidence import Evidence
 from ....schemas.findings.execution import SeveralDiffer
-from ....schemas.findings.statement import Command
+from ....schemas.findings.statement import SIDES, Command
 from ....schemas.findings.unseen import Missing
 from ....schemas.verdict import Interpretation, Subject
 from ..evidence import Basis
@@ -53,6 +53,8 @@ def circumstance(
     confidence: Confidence = (
         "high" if not several and not missing else "medium" if not several or not missing else "low"
     )
+    if basis.noisy == {*SIDES}:
+        confidence = "low"  # each side differs from itself: what differs between them need not play a part
     if several:
         evidence.append(SeveralDiffer(names=basis.circumstances))
     return Finding(evidence, confidence, missing, confirm)

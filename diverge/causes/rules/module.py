@@ -5,10 +5,11 @@ and rows and runs that do not repeat themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ....schemas.findings.evidence import Conclusion, Evidence
 from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted
-from ....schemas.findings.statement import SIDES, SequenceName
+from ....schemas.findings.statement import SIDES
 from ....schemas.findings.unseen import Missing, NoEvidence
 from ....schemas.verdict import Fault
 from ..evidence import Basis
@@ -41,43 +42,44 @@ def not_finite(basis: Basis) -> Finding | None:
 
 
 def not_repeatable(basis: Basis) -> Finding | None:
-    """Runs of one request on one side give different rows."""
-    return _of_twins(basis, in_one_batch=False)
+    """Runs of one request on one side, under equal conditions, give different rows or outputs."""
+    found = _of_twins(basis, in_one_batch=False)
+    if found is None or any(one.passes == "equal" for one in basis.repeats) or _rows_differ(basis, False):
+        return found
+    return replace(found, missing=[*found.missing, NoEvidence(kind="forward passes")])
 
 
 def batch_rows(basis: Basis) -> Finding | None:
-    """Sequences with the same tokens in one batch give different rows on one side."""
-    return _of_twins(basis, in_one_batch=True)
+    """Sequences with the same tokens in one pass give different rows on one side."""
+    found = _of_twins(basis, in_one_batch=True)
+    pattern = basis.observed.pattern
+    if found is None or not basis.shape_differences("batch_size") or beyond_rounding(pattern):
+        return found
+    # A batch of another shape rounds differently from row to row too: its shape says more.
+    return replace(found, confidence="medium", direct=False)
+
+
+def _rows_differ(basis: Basis, in_one_batch: bool) -> list[EqualSequences]:
+    """What the sequences of each side with the same tokens show, where some of their rows differ."""
+    pattern = basis.observed.pattern
+    twins = [] if pattern is None else [one for one in pattern.twins if one.in_one_batch == in_one_batch]
+    return twins if any(one.differing for one in twins) else []
 
 
 def _of_twins(basis: Basis, in_one_batch: bool) -> Finding | None:
-    pattern, site, batch = basis.observed.pattern, basis.first_site, basis.shape("batch_size")
-    if pattern is None or site is None or not pattern.twins:
+    repeats = [one for one in basis.repeats if (one.passes == "one pass") == in_one_batch]
+    twins = _rows_differ(basis, in_one_batch)
+    if not repeats and not twins:
         return None
-    if (batch is not None and min(batch) > 1) != in_one_batch:
-        return None
-    differing = (
-        [twin for twin in pattern.twins if not twin.equal_in_a],
-        [twin for twin in pattern.twins if not twin.equal_in_b],
-    )
-    if not any(differing):
-        return None
-    evidence: list[Evidence] = [
-        EqualSequences(
-            side=side,
-            in_one_batch=in_one_batch,
-            sequence=SequenceName(request_id=site.request_id, sample=site.sample),
-            site=site.label(),
-            position=site.position,
-            compared=len(pattern.twins),
-            differing=[SequenceName(request_id=one.request_id, sample=one.sample) for one in found],
-        )
-        for side, found in zip(SIDES, differing, strict=True)
-    ]
-    if all(differing):
+    evidence: list[Evidence] = [*repeats, *twins]
+    sides = {one.side for one in repeats} | {one.side for one in twins if one.differing}
+    if len(sides) == len(SIDES):
         evidence.append(Conclusion(what="within one side's own scatter"))
     return Finding(
-        [*evidence, *drift_size(pattern)], "high", confirm=basis.commands.replay(repeat=8), direct=True
+        [*evidence, *drift_size(basis.observed.pattern)],
+        "high",
+        confirm=basis.commands.replay(repeat=8),
+        direct=True,
     )
 
 

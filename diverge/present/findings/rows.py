@@ -17,6 +17,7 @@ from ....schemas.findings.rows import (
     OtherRows,
     OtherSequences,
     PrefillEqual,
+    RepeatsDiffer,
     RoutingDiffers,
     RowLikeness,
     RowRelation,
@@ -182,6 +183,21 @@ def equal_sequences(found: EqualSequences) -> str:
         f"in {found.side} the row of {differing} at {place} differs from that of {own} and {rest}, the same "
         f"tokens {where}"
     )
+
+
+def repeats_differ(found: RepeatsDiffer) -> str:
+    passes = {
+        "equal": "in passes of equal shape",
+        "one pass": "as rows of one batch",
+        "not known": "in passes that were not observed",
+    }[found.passes]
+    text = (
+        f"in {found.side} {found.request_id} ran {found.samples} times, {passes}, and gave "
+        f"{plural(found.unique, 'different output')}"
+    )
+    if found.repeated == 1:
+        return text
+    return f"{text}; so do {found.requests} of {plural(found.repeated, 'repeated request')}"
 
 
 def routing_differs(found: RoutingDiffers) -> str:

@@ -121,6 +121,7 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_rows.RowsBySize: rows.rows_by_size,
     of_rows.OtherSequences: rows.other_sequences,
     of_rows.EqualSequences: rows.equal_sequences,
+    of_rows.RepeatsDiffer: rows.repeats_differ,
     of_rows.RoutingDiffers: rows.routing_differs,
     of_rows.RowsShifted: rows.rows_shifted,
     of_rows.CachedTokensRead: rows.cached_tokens_read,
