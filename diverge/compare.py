@@ -70,9 +70,9 @@ def diverge(
         force: Overwrite an earlier result.
 
     Returns:
-        The verdict, which is also the folder's `summary.json`. `first_token` is of the first sequence, in A's
-        order, whose tokens diverge. `first_site` is of the same sequence where one of its rows differs, else
-        of the first one with a differing row.
+        The verdict, which is also the folder's `summary.json`. `first_token` is of the sequence whose
+        tokens diverge at the earliest step, one side's mere end coming last. `first_site` is of the same
+        sequence where one of its rows differs, else of the first one with a differing row.
 
     Raises:
         BadInput: A trace cannot be read.
@@ -132,7 +132,7 @@ def _conclude(
     causes = diagnose(compared, first)
     said = [one for cause in causes for one in cause.evidence if isinstance(one, EqualSequences)]
     inside = [] if said else [one for side in compared.sides for one in rows_inside(side, tally.plan)]
-    by_sequence = causes_by_sequence(compared, causes)
+    by_sequence = causes_by_sequence(compared, causes, first.diverging)
     verdict = Verdict(
         tool_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -268,12 +268,15 @@ MOST_DIAGNOSED = 1000
 """Diverging sequences that are diagnosed."""
 
 
-def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list[str]]:
+def causes_by_sequence(
+    compared: Compared, first: list[Cause], telling: PairState | None
+) -> dict[int, list[str]]:
     """Ids of the causes, by rank, of each of the first `MOST_DIAGNOSED` diverging pairs.
 
     Args:
         compared: Two traces, compared.
-        first: The causes of the whole comparison, which are those of its first diverging pair.
+        first: The causes of the whole comparison.
+        telling: The diverging pair that these are of.
     """
     tally, a, b = compared.tally, compared.a, compared.b
     diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
@@ -281,7 +284,7 @@ def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list
     samples = [_samples(side.sequences) for side in compared.sides]
     found: dict[int, list[str]] = {}
     for state in diverged:
-        if state is diverged[0] and state.first_position is not None:
+        if state is telling and state.first_position is not None:
             found[state.pair.index] = [cause.id for cause in first]
             continue
         request_id = state.pair.a.key[0]

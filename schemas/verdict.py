@@ -43,7 +43,8 @@ class OfSequence(Record):
 
 
 class FirstToken(OfSequence):
-    """The first divergent token of the first (in causal order) sequence that diverges."""
+    """The first divergent token of the sequence that says most: where tokens part at the earliest step, and
+    not only because one side ended."""
 
     step: int | None
     """Index among generated tokens; None inside the prompt."""

@@ -15,7 +15,7 @@ from ...schemas.command_line import DivergeCommand, QueryCommand, ReplayCommand
 from ...schemas.findings.statement import Command
 from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM
 from ...schemas.trace import Mode, Setting, TraceHeader
-from .settings import Group, names_of, normal
+from .settings import Group, by_name, names_of
 
 _OF_PROGRAM = "again.parquet"
 """What a program of the user's own is to write."""
@@ -136,15 +136,21 @@ class Commands:
             return None
         # What was read in the environment cannot be set.
         a, b = (
-            {name: known for name, known in lane.settings.items() if known.source != "environment"}
+            {
+                name: (written, known)
+                for name, (written, known) in by_name(lane.settings).items()
+                if known.source != "environment"
+            }
             for lane in (lane_a, lane_b)
         )
         wanted = names_of(*groups)
         changed: dict[str, object] = {}
         for name in {**a, **b}:
             one, other = a.get(name), b.get(name)
-            if normal(name) in wanted and (one and reading(one)) != (other and reading(other)):
-                changed[name] = None if one is None else reading(one)
+            values = [None if side is None else reading(side[1]) for side in (one, other)]
+            if name in wanted and values[0] != values[1]:
+                # In B's spelling, which the command repeats.
+                changed[(other or one or (name,))[0]] = values[0]
         return self._replay(changed) if changed else None
 
     @cached_property

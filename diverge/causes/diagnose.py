@@ -104,6 +104,20 @@ def _logits_equal(state: PairState, position: int, a: Trace, b: Trace) -> bool |
     return None if None in hashes else hashes[0] == hashes[1]
 
 
+def _from_cache(trace: Trace, sequence: IndexedSequence, position: int) -> int | None:
+    """Tokens that were cached before the first row that a pass of this run computed."""
+    for start in range(0, position + 1, _SEARCHED):
+        rows = [row_of(trace, sequence, at) for at in range(start, min(start + _SEARCHED, position + 1))]
+        cached = [value for value in read_values(trace, "cached_tokens", rows) if value is not None]
+        if cached:
+            return int(cached[0])
+    return None
+
+
+_SEARCHED = 256
+"""Rows that are read at once."""
+
+
 def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFacts, RowFacts]:
     found: list[RowFacts] = []
     for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
@@ -113,5 +127,5 @@ def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFact
         # Padding of the prompt stays in the KV cache, so a decode step still computes beside it.
         padded = [one["padded_tokens"] for one in (row, start) if one["padded_tokens"] is not None]
         shape["padded_tokens"] = max(padded, default=None)
-        found.append(RowFacts(shape, row["sampler"]))
+        found.append(RowFacts(shape, row["sampler"], _from_cache(trace, sequence, position)))
     return found[0], found[1]

@@ -27,7 +27,7 @@ from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
 from .commands import Commands, reading
 from .observe.observation import Observation
-from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, field_changed, names_of, normal
+from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, by_name, field_changed, names_of, normal
 
 Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
@@ -44,6 +44,8 @@ class RowFacts:
 
     shape: dict[Shape, int | None]
     sampler: dict[str, Any] | None
+    from_cache: int | None = None
+    """Tokens of its prompt that no pass of this run computed: read from a prefix cache; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,8 @@ class Basis:
 
     def number_of(self, name: str) -> int | None:
         """A lane setting that is a whole number on both sides, and the same."""
-        found = {reading(lane.settings[name]) for lane in self.lanes if name in lane.settings}
+        sides = [by_name(lane.settings) for lane in self.lanes]
+        found = {reading(settings[name][1]) for settings in sides if name in settings}
         value = found.pop() if len(found) == 1 else None
         return value if isinstance(value, int) and value > 0 else None
 
@@ -213,6 +216,14 @@ class Basis:
         a, b = (side.shape.get(name) for side in self.differing)
         return None if a is None or b is None else (a, b)
 
+    @property
+    def from_cache(self) -> tuple[int, int] | None:
+        """Tokens that each side took from a prefix cache, not from its own chunks; None: not known."""
+        if self.differing is None:
+            return None
+        a, b = (side.from_cache for side in self.differing)
+        return None if a is None or b is None else (a, b)
+
     def shape_differences(self, *names: Shape) -> list[ShapeDiffers]:
         """Those of these numbers that differ."""
         found = [(name, self.shape(name)) for name in names or SHAPES]
@@ -236,7 +247,7 @@ class Basis:
     @cached_property
     def circumstances(self) -> list[str]:
         """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
-        names = [setting.name for setting in self.setting_differences]
+        names = [normal(setting.name) for setting in self.setting_differences]
         # A pass that is a prefill on one side has a different cache too: one circumstance, not two.
         shapes: list[str] = [shape.name for shape in self.shape_differences()]
         if "num_tokens" in shapes and "cached_tokens" in shapes:
@@ -248,8 +259,8 @@ class Basis:
         ):  # a different chunk is a different pass, with a different cache before it
             shapes = [name for name in shapes if name not in ("num_tokens", "cached_tokens")]
         names = [name for name in names if name not in (*_NO_CIRCUMSTANCE, *shapes)]
-        a, b = (lane.settings for lane in self.lanes)
-        stated = [(reading(a[name]), reading(b[name])) for name in names if name in a and name in b]
+        a, b = (by_name(lane.settings) for lane in self.lanes)
+        stated = [(reading(a[name][1]), reading(b[name][1])) for name in names if name in a and name in b]
         sections = {
             change.section
             for change in self._known_changes
@@ -288,9 +299,10 @@ class Basis:
 
         Of one engine also those that only one lane states, as the arguments of a server are.
         """
-        a, b = ({name: reading(setting) for name, setting in lane.settings.items()} for lane in self.lanes)
+        stated = [by_name(lane.settings) for lane in self.lanes]
+        a, b = ({name: reading(setting) for name, (_, setting) in side.items()} for side in stated)
         found = [
-            SettingDiffers(name=name, a=a[name], b=b[name])
+            SettingDiffers(name=stated[1][name][0], a=a[name], b=b[name])
             for name in sorted({*a} & {*b})
             if None not in (a[name], b[name])
             and str(a[name]) != str(b[name])  # a lane may have stated a number as text
@@ -299,10 +311,12 @@ class Basis:
         one, other = self.lanes
         if one.engine == other.engine:
             for name in sorted({*a} ^ {*b}):
-                setting = (one if name in a else other).settings[name]
+                written, setting = stated[name in b][name]
                 if setting.source == "lane" and reading(setting) != NOT_KEPT:
                     stated_in = SIDES[name in b]
-                    found.append(SettingDiffers(name=name, a=a.get(name), b=b.get(name), stated_in=stated_in))
+                    found.append(
+                        SettingDiffers(name=written, a=a.get(name), b=b.get(name), stated_in=stated_in)
+                    )
         return found
 
     @cached_property

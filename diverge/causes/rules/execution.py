@@ -179,6 +179,8 @@ def cache(basis: Basis) -> Finding | None:
         return replace(found, missing=[*found.missing, NoEvidence(kind="cached tokens")])
     if cached is None or cached[0] == cached[1] or not basis.differs or basis.prompts_differ:
         return None
+    if not settings and _is_chunked(basis):
+        return None
     if tokens is not None and min(tokens) == 1:
         return None
     evidence: list[Evidence] = [
@@ -193,18 +195,47 @@ def cache(basis: Basis) -> Finding | None:
     return found if as_a else replace(found, interpretation="fresh cache")
 
 
+def _is_chunked(basis: Basis) -> bool:
+    """Both sides computed all rows, or found as many cached: passes end elsewhere, no cache does."""
+    taken = basis.from_cache
+    return taken is not None and taken[0] == taken[1]
+
+
 def chunks(basis: Basis) -> Finding | None:
     """The prefill was cut in other chunks."""
     tokens = basis.shape("num_tokens")
     evidence: list[Evidence] = [*basis.settings_of("chunk")]
     # Where the cached prefix differs too, the boundary says more: cache; a mode is the cause `paths`.
-    one_pass_only = basis.scored_differently or basis.shape_differences("cached_tokens")
+    cache_differs = basis.shape_differences("cached_tokens") and not _is_chunked(basis)
+    one_pass_only = basis.scored_differently or cache_differs
     if tokens is not None and min(tokens) > 1 and not one_pass_only and not basis.prompts_differ:
-        evidence += basis.shape_differences("num_tokens")
+        evidence += basis.shape_differences("num_tokens", "cached_tokens")
     if not evidence or not basis.differs:
         return None
-    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay()
+    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay(**_chunk_of_a(basis))
     return circumstance(basis, [*evidence, basis.first_difference()], confirm)
+
+
+_CHUNK_SETTINGS = {
+    "hf": "prefill_chunk",
+    "vllm": "max_num_batched_tokens",
+    "sglang": "chunked_prefill_size",
+    "llama.cpp": "n_ubatch",
+}
+"""By engine: the setting that says how many prompt tokens a pass takes."""
+
+
+def _chunk_of_a(basis: Basis) -> dict[str, object]:
+    """A's passes as a setting of B's engine, where it has one and A's rows tell."""
+    tokens, cached = basis.shape("num_tokens"), basis.shape("cached_tokens")
+    engine = basis.lanes[1].engine
+    name = next((name for known, name in _CHUNK_SETTINGS.items() if engine.startswith(known)), None)
+    if name is None or tokens is None or cached is None:
+        return {}
+    pattern = basis.observed.pattern
+    # A whole prompt in one pass is no chunk: `hf` says 0 to it, a server needs room for as many tokens.
+    whole = pattern is not None and cached[0] == 0 and tokens[0] == pattern.prompt_length
+    return {name: 0 if whole and engine == "hf" else tokens[0]}
 
 
 def attention(basis: Basis) -> Finding | None:
@@ -256,7 +287,11 @@ def kernels(basis: Basis) -> Finding | None:
         setting for setting in basis.setting_differences if normal(setting.name) not in named
     ]
     # What a setting or a different cause already says is no second difference.
-    known = {"attention_backend", *DTYPE_FIELDS, *(setting.name for setting in basis.setting_differences)}
+    known = {
+        "attention_backend",
+        *DTYPE_FIELDS,
+        *(normal(setting.name) for setting in basis.setting_differences),
+    }
     evidence += [
         change
         for change in basis.changed(*_SECTIONS)
