@@ -15,6 +15,7 @@ from ...schemas.findings.execution import (
     SamplingDiffers,
     SettingDiffers,
     ShapeDiffers,
+    VariableChanged,
 )
 from ...schemas.findings.rows import FirstDifferenceAt, NotFinite, RepeatsDiffer
 from ...schemas.findings.statement import SIDES, Side
@@ -27,7 +28,16 @@ from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
 from .commands import Commands, reading
 from .observe.observation import Observation
-from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, by_name, field_changed, names_of, normal
+from .settings import (
+    OF_THE_CLIENT,
+    TOKENS_OF_A_PASS,
+    Group,
+    by_name,
+    decided_by,
+    field_changed,
+    names_of,
+    normal,
+)
 
 Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
@@ -182,8 +192,33 @@ class Basis:
         return [
             field_changed(change)
             for change in self._known_changes
-            if change.section in sections and (fields is None or change.field in fields)
+            if change.section in sections
+            and (fields is None or change.field in fields)
+            and change.name not in self._of_variables
         ]
+
+    @cached_property
+    def variables(self) -> list[VariableChanged]:
+        """The environment variables that changed, each with what follows from it."""
+        changes = {change.name: change for change in self._known_changes}
+        return [
+            VariableChanged(
+                name=change.field,
+                before=_set_to(change.before),
+                after=_set_to(change.after),
+                follows=[
+                    field_changed(changes[name]) for name in decided_by(change.field) if name in changes
+                ],
+            )
+            for change in self._known_changes
+            if change.section == "determinism" and change.field.isupper()
+        ]
+
+    @cached_property
+    def _of_variables(self) -> frozenset[str]:
+        """Fields of the fingerprint that are a variable or follow from one."""
+        follows = [f"{one.section}.{one.field}" for variable in self.variables for one in variable.follows]
+        return frozenset({*follows, *(f"determinism.{variable.name}" for variable in self.variables)})
 
     @property
     def changed_tensors(self) -> list[str]:
@@ -265,11 +300,13 @@ class Basis:
             change.section
             for change in self._known_changes
             if change.section not in _NO_CIRCUMSTANCES
+            and change.name not in self._of_variables
             # The fingerprint repeats some settings: what a setting says already is not a second difference.
             and (change.before and change.before.value, change.after and change.after.value) not in stated
         }
         channels = ["channel"] if self.channels_differ else []
-        return list(dict.fromkeys([*names, *shapes, *channels, *sorted(sections)]))
+        variables = [variable.name for variable in self.variables]
+        return list(dict.fromkeys([*names, *variables, *shapes, *channels, *sorted(sections)]))
 
     @property
     def channels_differ(self) -> bool:
@@ -299,8 +336,23 @@ class Basis:
 
         Of one engine also those that only one lane states, as the arguments of a server are.
         """
+        changed = {variable.name for variable in self.variables}
         stated = [by_name(lane.settings) for lane in self.lanes]
-        a, b = ({name: reading(setting) for name, (_, setting) in side.items()} for side in stated)
+        # What a changed variable says, or decides, is no second difference.
+        sources = {
+            name: {side[name][1].source for side in stated if name in side}
+            for side in stated
+            for name in side
+        }
+        folded = {
+            name
+            for name, found in sources.items()
+            if name.removeprefix("env.") in changed or (found & changed and "lane" not in found)
+        }
+        a, b = (
+            {name: reading(setting) for name, (_, setting) in side.items() if name not in folded}
+            for side in stated
+        )
         found = [
             SettingDiffers(name=stated[1][name][0], a=a[name], b=b[name])
             for name in sorted({*a} & {*b})
@@ -334,6 +386,11 @@ class Basis:
             for header in self.headers
         )
         return a, b
+
+
+def _set_to(fact: Fact | None) -> str | None:
+    """What a variable is set to; None: it is not set."""
+    return None if fact is None or fact.absence is Absence.UNSET else fact.text()
 
 
 def _is_known(fact: Fact | None) -> bool:

@@ -28,7 +28,8 @@ class Entry:
     """One row of the table."""
 
     id: str
-    find: Callable[[Basis], Finding | None]
+    find: Callable[[Basis], Finding | list[Finding] | None]
+    """A list: several causes of one kind, each with its own evidence."""
     interpretation: Interpretation
     """How to read what the confirming command gives."""
 
@@ -36,7 +37,7 @@ class Entry:
 def rank(basis: Basis) -> list[Cause]:
     """All causes that apply: direct proofs first, then by confidence, then in the order of the table; what
     only says why a token flipped comes after what says where the numbers began to differ."""
-    found = [(entry, finding) for entry in TABLE if (finding := entry.find(basis)) is not None]
+    found = [(entry, finding) for entry in TABLE for finding in _found(entry, basis)]
     if any(entry.id in _NO_ROUNDING for entry, _ in found):
         found = [one for one in found if one[0].id != "near-tie"]
     found.sort(
@@ -54,6 +55,11 @@ def rank(basis: Basis) -> list[Cause]:
         )
         for entry, finding in found
     ]
+
+
+def _found(entry: Entry, basis: Basis) -> list[Finding]:
+    found = entry.find(basis)
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:

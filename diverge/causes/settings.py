@@ -76,6 +76,33 @@ OF_LOGITS = (
 """Sampling fields that change logits; those without a neutral value do not where they are empty."""
 
 
+_CPU_VARIABLES = ("ATEN_CPU_CAPABILITY", "MKL_", "OMP_", "OPENBLAS_", "ONEDNN_")
+_DECIDES: dict[str, tuple[str, ...]] = {
+    "ATEN_CPU_CAPABILITY": ("cpu.isa_in_use",),
+    "MKL_NUM_THREADS": ("cpu.torch_threads", "cpu.blas"),
+    "OMP_NUM_THREADS": ("cpu.torch_threads", "cpu.blas", "cpu.openmp"),
+    "OPENBLAS_NUM_THREADS": ("cpu.blas",),
+    "OPENBLAS_CORETYPE": ("cpu.blas",),
+    "VLLM_ATTENTION_BACKEND": ("engine.attention_backend",),
+}
+"""Variables, and the fields of a fingerprint that follow from them."""
+_SWITCHES = ("INVARIANT", "DETERMINISTIC")
+"""Parts of the names of variables that `determinism.batch_invariance` repeats."""
+
+
+def decided_by(variable: str) -> tuple[str, ...]:
+    """The fields of a fingerprint that follow from an environment variable."""
+    repeated = ("determinism.batch_invariance",) if any(word in variable for word in _SWITCHES) else ()
+    return (*_DECIDES.get(variable, ()), *repeated)
+
+
+def group_of(variable: str) -> Group | None:
+    """Which circumstance an environment variable changes; None: kernels, or it is not known."""
+    if variable.startswith(_CPU_VARIABLES):
+        return "threads"
+    return "attention" if f"env.{variable}" in LANE_SETTINGS["attention"] else None
+
+
 def names_of(*groups: Group) -> frozenset[str]:
     """The settings of some groups, as `normal` spells them."""
     return frozenset(normal(name) for group in groups for name in LANE_SETTINGS[group])

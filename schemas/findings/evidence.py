@@ -18,6 +18,7 @@ from .execution import (
     ShapeDiffers,
     TensorOfModule,
     TensorsChanged,
+    VariableChanged,
 )
 from .rows import (
     CacheBoundary,
@@ -89,6 +90,7 @@ Evidence = Annotated[
     | PassDiffers
     | SeveralDiffer
     | FieldChanged
+    | VariableChanged
     | TensorsChanged
     | TensorOfModule
     | FirstDifferenceAt

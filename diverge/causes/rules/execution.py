@@ -11,7 +11,16 @@ from ....schemas.findings.unseen import NoEvidence
 from ..evidence import Basis
 from ..observe.changed_logits import ROUNDING, in_ulps
 from ..observe.row_pattern import RowPattern
-from ..settings import DTYPE_FIELDS, LANE_SETTINGS, ONLY_PASSES, WITHOUT_CAUSE, Group, names_of, normal
+from ..settings import (
+    DTYPE_FIELDS,
+    LANE_SETTINGS,
+    ONLY_PASSES,
+    WITHOUT_CAUSE,
+    Group,
+    group_of,
+    names_of,
+    normal,
+)
 from .describe_module import (
     beyond_rounding,
     drift_size,
@@ -238,27 +247,46 @@ def _chunk_of_a(basis: Basis) -> dict[str, object]:
     return {name: 0 if whole and engine == "hf" else tokens[0]}
 
 
-def attention(basis: Basis) -> Finding | None:
+def attention(basis: Basis) -> list[Finding]:
     """The attention backend differs."""
     evidence: list[Evidence] = [
         *basis.settings_of("attention"),
         *basis.changed("engine", fields=("attention_backend",)),
     ]
+    variables = _of_variables(basis, "attention")
     if not evidence or not basis.differs:
-        return None
+        return variables
     if basis.first_site is not None and "attn" in basis.first_site.label():
         evidence.append(basis.first_difference("attention"))
-    return _circumstance_of(basis, evidence, "attention")
+    return [*variables, _circumstance_of(basis, evidence, "attention")]
 
 
-def threads(basis: Basis) -> Finding | None:
+def threads(basis: Basis) -> list[Finding]:
     """CPU threads or the instruction set differ."""
     evidence: list[Evidence] = [*basis.settings_of("threads"), *basis.changed("cpu")]
+    variables = _of_variables(basis, "threads")
     if not evidence or not basis.differs:
-        return None
+        return variables
     if basis.first_site is not None:
         evidence.append(basis.first_difference())
-    return _circumstance_of(basis, evidence, "threads")
+    return [*variables, _circumstance_of(basis, evidence, "threads")]
+
+
+def _of_variables(basis: Basis, group: Group | None) -> list[Finding]:
+    """A cause for each changed environment variable of a group."""
+    found: list[Finding] = []
+    for variable in basis.variables if basis.differs else []:
+        if group_of(variable.name) != group:
+            continue
+        evidence: list[Evidence] = [variable]
+        if basis.first_site is not None:
+            evidence.append(basis.first_difference())
+        name, known = f"env.{variable.name}", basis.lanes[1].settings
+        # Unset it can only be where the lane had set it; what the shell had set stays.
+        again = variable.before is not None or name in known
+        confirm = basis.commands.replay(**{name: variable.before}) if again else basis.commands.show_changes()
+        found.append(circumstance(basis, evidence, confirm))
+    return found
 
 
 def parallel(basis: Basis) -> Finding | None:
@@ -280,7 +308,7 @@ def graph(basis: Basis) -> Finding | None:
     return _circumstance_of(basis, evidence, "graph")
 
 
-def kernels(basis: Basis) -> Finding | None:
+def kernels(basis: Basis) -> list[Finding]:
     """Engine, libraries or settings differ that no other cause names."""
     named = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE}
     evidence: list[Evidence] = [
@@ -300,11 +328,12 @@ def kernels(basis: Basis) -> Finding | None:
     a, b = (lane.engine for lane in basis.lanes)
     if a != b:
         evidence.insert(0, ExecutionDiffers(of="engine", a=a, b=b))
+    variables = _of_variables(basis, None)
     if not evidence or not basis.differs:
-        return None
+        return variables
     found = circumstance(basis, evidence, basis.commands.show_changes())
     # Whatever else differs comes with the other engine.
-    return replace(found, confidence="high") if a != b else found
+    return [*variables, replace(found, confidence="high") if a != b else found]
 
 
 def _circumstance_of(basis: Basis, evidence: list[Evidence], group: Group) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.execution import FieldChanged, VariableChanged
 from ....schemas.findings.rows import (
     ChannelsDiffering,
     ExpertsAtFault,
@@ -27,7 +27,7 @@ from ....schemas.verdict import Cause, Subject
 from ..format import plural
 from .parts import at, experts, module
 from .rows import relation, shift
-from .tokens import ahead, filters, temperatures
+from .tokens import ahead, filters, temperatures, variable
 
 Found = TypeVar("Found", bound=Statement)
 
@@ -170,6 +170,11 @@ def _filtered(cause: Cause) -> str | None:
     return f"Equal logits and draw: {' and '.join(sides)}" if sides else None
 
 
+def _variable(cause: Cause) -> str | None:
+    found = _of(cause, VariableChanged)
+    return None if found is None else variable(found)
+
+
 def _config(cause: Cause) -> str | None:
     subject = cause.subject
     return None if subject is None else f"{LABELS['model-config']}, acting first in {subject.site}"
@@ -267,6 +272,9 @@ _EXACT: dict[str, Callable[[Cause], str | None]] = {
     "logits-processing": _logits_processing,
     "sampling-filter": _filtered,
     "model-config": _config,
+    "attention-backend": _variable,
+    "threads": _variable,
+    "kernel": _variable,
     "decode-path": _decode_path,
     "one-row": _one_row,
     "module": _module,

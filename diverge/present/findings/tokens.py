@@ -17,6 +17,7 @@ from ....schemas.findings.execution import (
     ShapeDiffers,
     TensorOfModule,
     TensorsChanged,
+    VariableChanged,
 )
 from ....schemas.findings.tokens import (
     CandidateOrder,
@@ -230,10 +231,28 @@ def several_differ(found: SeveralDiffer) -> str:
 
 
 def field_changed(found: FieldChanged) -> str:
+    return f"changed in the fingerprint: {_field(found)}"
+
+
+def _field(found: FieldChanged) -> str:
     name = ".".join((found.section, found.field, *found.path))
     more = f" (and {found.others} more)" if found.others else ""
     before, after = shortened(found.before, _SHOWN_OF_LANE), shortened(found.after, _SHOWN_OF_LANE)
-    return f"changed in the fingerprint: {name}: {before} → {after}{more}"
+    return f"{name}: {before} → {after}{more}"
+
+
+def variable_changed(found: VariableChanged) -> str:
+    follows = [_field(one) for one in found.follows]
+    return variable(found) + (f"; from it follows {', '.join(follows)}" if follows else "")
+
+
+def variable(found: VariableChanged) -> str:
+    """`OMP_NUM_THREADS: not set → 4`."""
+    before, after = (
+        "not set" if value is None else shortened(value, _SHOWN_OF_LANE)
+        for value in (found.before, found.after)
+    )
+    return f"{found.name}: {before} → {after}"
 
 
 def tensors_changed(found: TensorsChanged) -> str:

@@ -105,6 +105,7 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_execution.PassDiffers: tokens.pass_differs,
     of_execution.SeveralDiffer: tokens.several_differ,
     of_execution.FieldChanged: tokens.field_changed,
+    of_execution.VariableChanged: tokens.variable_changed,
     of_execution.TensorsChanged: tokens.tensors_changed,
     of_execution.TensorOfModule: tokens.tensor_of_module,
     of_execution.NoSeed: tokens.no_seed,
