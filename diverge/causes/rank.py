@@ -12,13 +12,48 @@ from dataclasses import dataclass
 from ...schemas.verdict import Cause, Interpretation
 from .evidence import Basis
 from .rules import execution, model, module, prompt, sampling
+from .rules.describe_module import beginning
 from .rules.finding import Confidence, Finding
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 _NO_ROUNDING = frozenset(
-    {"weights", "model-config", "positions", "kv-cache", "non-finite", "moe-routing", "beyond-rounding"}
+    {
+        "weights",
+        "model-config",
+        "positions",
+        "kv-cache",
+        "non-finite",
+        "moe-routing",
+        "beyond-rounding",
+        "drift-grows",
+    }
 )
 """Causes whose drift is no rounding, so that what it swaps was no tie."""
+_OF_ROWS = frozenset(
+    {
+        "model-config",
+        "dtype",
+        "not-repeatable",
+        "batch-rows",
+        "moe-routing",
+        "positions",
+        "kv-cache",
+        "batch-shape",
+        "padding",
+        "prefill-decode",
+        "cache-boundary",
+        "prefill-chunk",
+        "attention-backend",
+        "threads",
+        "parallel-topology",
+        "graph-path",
+        "kernel",
+        "decode-path",
+        "one-row",
+        "module",
+    }
+)
+"""Causes that act at the first differing row, where they name no other place."""
 _OF_A_LIST: frozenset[Interpretation] = frozenset({"prompts part", "rows not finite"})
 """How the lists of differing tokens and rows are read; any other list is of changes of the environment."""
 
@@ -47,6 +82,7 @@ def rank(basis: Basis) -> list[Cause]:
         Cause(
             id=entry.id,
             subject=finding.subject,
+            place=finding.place or (beginning(basis) if entry.id in _OF_ROWS else None),
             evidence=finding.evidence,
             missing=[*finding.missing, *model.without_reference(entry.id, basis)],
             confidence=finding.confidence,
@@ -95,6 +131,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("moe-routing", module.routing, "repeats at the same place"),
     Entry("positions", module.positions, "repeats at the same place"),
     Entry("kv-cache", execution.kv_cache, "fresh cache"),
+    Entry("drift-grows", module.drift_grows, "repeats at the same place"),
     Entry("batch-shape", execution.batch, "same setting as A"),
     Entry("padding", execution.padding, "same setting as A"),
     Entry("prefill-decode", execution.paths, "same setting as A"),

@@ -25,12 +25,14 @@ from .rows import (
     CachedTokensRead,
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     EqualSequences,
     ExpertsAtFault,
     FirstDifferenceAt,
     LogitsDiffering,
     NotFinite,
+    OriginsAbsorbed,
     OtherRows,
     OtherSequences,
     PrefillEqual,
@@ -73,6 +75,7 @@ class Conclusion(Statement):
         "sampled tokens",
         "configuration without weights",
         "mask of the padding",
+        "not of rounding",
         "equal logits of two candidates",
         "separate random numbers",
         "comparison without draws",
@@ -95,6 +98,8 @@ Evidence = Annotated[
     | TensorOfModule
     | FirstDifferenceAt
     | DriftSize
+    | DriftGrows
+    | OriginsAbsorbed
     | RowRelation
     | RowLikeness
     | ConstantDifference

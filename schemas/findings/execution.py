@@ -112,12 +112,13 @@ class TensorsChanged(Statement):
 
 
 class TensorOfModule(Statement):
-    """A changed tensor belongs to the module where the difference begins."""
+    """A changed tensor belongs to the module where the difference begins, or where its drift grows."""
 
     kind: Literal["tensor-of-module"] = "tensor-of-module"
     tensor: str
     site: str
     position: int
+    role: Literal["begins", "grows"] = "begins"
 
 
 class NoSeed(Statement):

@@ -34,6 +34,31 @@ class DriftSize(Statement):
     position: int | None = None
 
 
+class DriftGrows(Statement):
+    """A module whose drift is beyond rounding, and far above that of all that ran before it."""
+
+    kind: Literal["drift-grows"] = "drift-grows"
+    site: str
+    position: int
+    rel_drift: Real
+    ulps: Real
+    dtype: str
+    before: Real
+    """Median drift of the differing sites before it."""
+    factor: Real
+    """The one over the other."""
+
+
+class OriginsAbsorbed(Statement):
+    """Differences whose layer gives an equal output all the same."""
+
+    kind: Literal["origins-absorbed"] = "origins-absorbed"
+    count: int
+    site: str | None = None
+    """Where the first one begins that goes on; absent: none that was looked at does."""
+    position: int | None = None
+
+
 RowRelationKind = Literal["negative", "zeros", "scaled", "signs flipped", "signs flipped or reordered"]
 
 

@@ -20,6 +20,7 @@ from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
 from .changed_logits import EPSILON, ROUNDING, ChangedLogits, changed_logits, in_ulps
+from .course import Absorbed, Jump, absorbed, jumps
 from .routing import Routing, experts_at_fault, first_routing
 from .twins import OneTrace, twins_at
 
@@ -103,18 +104,6 @@ _SAME_NORM = 1e-6
 """Relative: a norm is a float32 whose sum depends on the order of its terms."""
 _SAME_SCALE = 1e-3
 """Relative: sketches of a scaled bfloat16 row are scaled up to its rounding."""
-_JUMP = 100.0
-"""A module that only passes rounding on multiplies it by a few; above this it adds something of its own."""
-
-
-@dataclass(frozen=True)
-class Jump:
-    """The first site of the first differing row whose drift is far above that of all sites before it."""
-
-    site: Site
-    drift: float
-    before: float
-    """Largest drift of the sites before it."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +140,10 @@ class RowPattern:
     """Those whose rows alone differ, where the site is the output of experts."""
     routing: Routing | None = None
     """None: no router is known to choose differently."""
-    jump: Jump | None = None
-    """None: the drift grows from site to site, or is not known."""
+    jumps: list[Jump] = field(default_factory=list)
+    """Of the first row that has any; empty: the drift grows from site to site, or is not known."""
+    absorbed: Absorbed | None = None
+    """None: the difference goes on from its first row."""
     logits: ChangedLogits = field(default_factory=ChangedLogits)
     """Which candidates' logits differ, where only logits do."""
     across: AcrossPositions = field(default_factory=AcrossPositions)
@@ -228,6 +219,8 @@ def _pattern(
     later = fresh & (np.arange(start, stop) > at)
     differing = np.flatnonzero(fresh & unlike[:, site]) + start
     tokens = pair.a.tokens
+    routing = first_routing(plan, unlike, both, start, rows, state)
+    chosen_from = None if routing is None else routing.position
     if plan.sketches:
         known |= {
             "lanes_differing": _lanes(plan, rows, state),
@@ -237,7 +230,7 @@ def _pattern(
                 plan, state, rows.a, np.flatnonzero(fresh) + start, unlike[fresh, site]
             ),
             "across": across_positions(rows, state, differing, plan.sites[site].dtype),
-            "jump": _jump(rows, state, plan, unlike[at - start]),
+            "jumps": jumps(rows, state, plan, known["prompt_length"], chosen_from),
         }
     return RowPattern(
         site=plan.sites[site],
@@ -251,7 +244,8 @@ def _pattern(
             for side, sequence, reader in zip(sides, (pair.a, pair.b), (rows.a, rows.b), strict=True)
             for found in twins_at(side, sequence, at, site, reader, plan.sites[site].label())
         ],
-        routing=first_routing(plan, unlike, both, start, rows, state),
+        routing=routing,
+        absorbed=absorbed(plan, unlike, at - start, start),
         **known,
     )
 
@@ -312,24 +306,3 @@ def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | Non
         if ahead and len(rows) and (a[rows + ahead] == b[rows]).all():
             return int(ahead)
     return None
-
-
-def _jump(rows: PairRowReader, state: PairState, plan: SitePlan, unlike: np.ndarray) -> Jump | None:
-    """Look through the first differing row. `unlike`: bool[S]."""
-    assert state.first_position is not None
-    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in EPSILON])
-    if not len(sites):
-        return None
-    (a, norms_a), (b, norms_b) = rows.sketches(state.pair, state.first_position, sites)
-    with np.errstate(all="ignore"):  # rows may hold NaN or infinity: the drift grows to that, and is no jump
-        drifts = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.maximum(
-            np.maximum(norms_a, norms_b), 1e-30
-        )
-    before = np.concatenate([[0.0], np.maximum.accumulate(drifts)[:-1]])
-    jumps = (before > 0) & (drifts > _JUMP * before)
-    end = int(np.argmax(np.append(~np.isfinite(drifts), True)))
-    found = np.flatnonzero(jumps[:end])
-    if not len(found):
-        return None
-    first = int(found[0])
-    return Jump(plan.sites[int(sites[first])], float(drifts[first]), float(before[first]))

@@ -9,10 +9,12 @@ from ....schemas.findings.evidence import Evidence
 from ....schemas.findings.rows import (
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     ExpertsAtFault,
     LogitsDiffering,
     MovedLogit,
+    OriginsAbsorbed,
     OtherRows,
     RowLikeness,
     RowsBySize,
@@ -20,9 +22,10 @@ from ....schemas.findings.rows import (
 )
 from ....schemas.findings.statement import ModuleKind
 from ....schemas.trace import SKETCH_SIZE, Site
-from ....schemas.verdict import Fault, Subject
+from ....schemas.verdict import Fault, Place, Subject
 from ..evidence import Basis
 from ..observe.changed_logits import FEWER_BITS, OTHER_VALUES, ROUNDING, in_ulps
+from ..observe.course import Jump
 from ..observe.row_pattern import RowPattern
 
 _KINDS: tuple[tuple[str, ModuleKind], ...] = (
@@ -132,6 +135,57 @@ def drift_size(pattern: RowPattern | None) -> list[Evidence]:
     else:
         reading = "other values"
     return [DriftSize(rel_drift=pattern.drift, ulps=pattern.ulps, dtype=pattern.site.dtype, reading=reading)]
+
+
+def goes_on(pattern: RowPattern | None) -> list[Evidence]:
+    """Which origins die out before one goes on."""
+    found = None if pattern is None else pattern.absorbed
+    if found is None:
+        return []
+    site = None if found.site is None else found.site.label()
+    return [OriginsAbsorbed(count=found.count, site=site, position=found.position)]
+
+
+def grows(jump: Jump) -> DriftGrows:
+    """A jump, as evidence."""
+    return DriftGrows(
+        site=jump.site.label(),
+        position=jump.position,
+        rel_drift=jump.drift,
+        ulps=jump.ulps,
+        dtype=jump.site.dtype,
+        before=jump.before,
+        factor=jump.factor,
+    )
+
+
+def place_of(jump: Jump) -> Place:
+    """A jump, as the place of a cause."""
+    return Place(
+        role="grows",
+        site=jump.site.label(),
+        position=jump.position,
+        rel_drift=jump.drift,
+        ulps=jump.ulps,
+        within_rounding=False,
+        factor=jump.factor,
+    )
+
+
+def beginning(basis: Basis) -> Place | None:
+    """The first differing row, as the place of a cause."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None:
+        return None
+    ulps = None if pattern is None else pattern.ulps
+    return Place(
+        role="begins",
+        site=site.label(),
+        position=site.position,
+        rel_drift=site.rel_drift,
+        ulps=ulps,
+        within_rounding=None if ulps is None else ulps <= ROUNDING,
+    )
 
 
 def far_off(site: Site, position: int, drift: float) -> DriftSize:

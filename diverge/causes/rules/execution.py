@@ -10,6 +10,7 @@ from ....schemas.findings.rows import CacheBoundary, CachedTokensRead, PrefillEq
 from ....schemas.findings.unseen import NoEvidence
 from ..evidence import Basis
 from ..observe.changed_logits import ROUNDING, in_ulps
+from ..observe.course import Jump
 from ..observe.row_pattern import RowPattern
 from ..settings import (
     DTYPE_FIELDS,
@@ -27,6 +28,7 @@ from .describe_module import (
     far_off,
     is_attention,
     others,
+    place_of,
     stands_alone,
     subject,
 )
@@ -41,11 +43,11 @@ def kv_cache(basis: Basis) -> Finding | None:
     pattern, cached = basis.observed.pattern, basis.shape("cached_tokens")
     if pattern is None or cached is None or max(cached) == 0 or not basis.only_cached_is_unseen:
         return None
-    drift_before = None
+    drift_before, place = None, None
     if pattern.site.part == "attn" and beyond_rounding(pattern):
         site, drift = pattern.site, pattern.drift
-    elif _jumps_in_attention(pattern) and pattern.jump is not None:
-        site, drift, drift_before = pattern.jump.site, pattern.jump.drift, pattern.jump.before
+    elif (jump := _in_attention(pattern)) is not None:
+        site, drift, drift_before, place = jump.site, jump.drift, jump.before, place_of(jump)
     else:
         return None
     assert drift is not None
@@ -66,16 +68,16 @@ def kv_cache(basis: Basis) -> Finding | None:
         "medium" if several else "high",
         confirm=basis.commands.replay(),
         direct=not several,
+        place=place,
     )
 
 
-def _jumps_in_attention(pattern: RowPattern) -> bool:
-    """The drift is rounding up to an attention, and no rounding behind it."""
-    jump = pattern.jump
-    if jump is None or jump.site.part != "attn":
-        return False
-    before, after = (in_ulps(jump.site.dtype, drift) or 0.0 for drift in (jump.before, jump.drift))
-    return before <= ROUNDING < after
+def _in_attention(pattern: RowPattern) -> Jump | None:
+    """The drift is rounding up to an attention of the first differing row, and no rounding behind it."""
+    for jump in pattern.jumps:
+        if jump.site.part == "attn" and jump.position == pattern.position:
+            return jump if (in_ulps(jump.site.dtype, jump.before) or 0.0) <= ROUNDING else None
+    return None
 
 
 def boundary(basis: Basis, length: int, exactly: bool = False) -> CacheBoundary:

@@ -19,11 +19,15 @@ from .describe_module import (
     drift_size,
     elsewhere,
     fault_of,
+    goes_on,
+    grows,
     is_attention,
+    is_rounding,
     kind_of,
     logits_differing,
     other_rows,
     others,
+    place_of,
     row_of_b,
     rows_by_size,
     stands_alone,
@@ -31,6 +35,7 @@ from .describe_module import (
 )
 from .execution import decode_path, kv_cache
 from .finding import Finding
+from .model import tensors_at
 
 
 def not_finite(basis: Basis) -> Finding | None:
@@ -167,6 +172,39 @@ def one_row(basis: Basis) -> Finding | None:
     )
 
 
+def drift_grows(basis: Basis) -> Finding | None:
+    """The drift begins as rounding and jumps beyond it at one module, which no other cause explains."""
+    pattern = basis.observed.pattern
+    if pattern is None or not pattern.jumps or not is_rounding(pattern) or basis.not_finite:
+        return None
+    if kv_cache(basis) is not None or not_repeatable(basis) is not None:
+        return None
+    owned = tensors_at(basis)
+    # Where nothing surrounds it, a module whose later rows are farther off is the same finding: `module`.
+    own = {pattern.site.label()} if stands_alone(basis) else set()
+    found = [jump for jump in pattern.jumps if jump.site.label() not in {*owned, *own}]
+    if not found:
+        return None
+    shapes = basis.shape_differences()
+    alone = any(one.name == "batch_size" for one in shapes)
+    evidence: list[Evidence] = [
+        *(grows(jump) for jump in found),
+        basis.first_difference("earlier"),
+        *shapes,
+        Conclusion(what="not of rounding"),
+        *others(pattern),
+    ]
+    return Finding(
+        evidence,
+        "high",
+        confirm=basis.commands.replay(neighbours=0, batch_size=1)
+        if alone
+        else basis.commands.replay(repeat=3),
+        place=place_of(found[0]),
+        interpretation="module computes it otherwise" if alone else None,
+    )
+
+
 _LOOKED_UP = ("embeddings", "experts", "positions", "output head")
 """What uses other weights for other tokens."""
 _MORE_EXACT: tuple[Callable[[Basis], Finding | None], ...] = (
@@ -192,6 +230,7 @@ def module(basis: Basis) -> Finding | None:
     if pattern is not None:
         evidence += [
             *drift_size(pattern),
+            *goes_on(pattern),
             *row_of_b(pattern),
             *logits_differing(basis, pattern),
             *elsewhere(pattern),

@@ -8,6 +8,7 @@ from typing import TypeVar
 from ....schemas.findings.execution import FieldChanged, VariableChanged
 from ....schemas.findings.rows import (
     ChannelsDiffering,
+    DriftGrows,
     ExpertsAtFault,
     LogitsDiffering,
     NotFinite,
@@ -25,7 +26,7 @@ from ....schemas.findings.tokens import (
 )
 from ....schemas.verdict import Cause, Subject
 from ..format import plural
-from .parts import at, experts, module
+from .parts import at, experts, module, times
 from .rows import relation, shift
 from .tokens import ahead, filters, temperatures, variable
 
@@ -66,6 +67,7 @@ LABELS = {
     "parallel-topology": "Different parallel topology",
     "graph-path": "Eager against graph or compiled",
     "kernel": "Different engine, library or kernel",
+    "drift-grows": "A module whose drift is no rounding",
     "beyond-rounding": "Beyond rounding: one side is farther from the reference",
     "decode-path": "Decoding only: its kernel, its graph or stale weights",
     "one-row": "Single wrong rows of a module",
@@ -180,6 +182,13 @@ def _config(cause: Cause) -> str | None:
     return None if subject is None else f"{LABELS['model-config']}, acting first in {subject.site}"
 
 
+def _grows(cause: Cause) -> str | None:
+    found = _of(cause, DriftGrows)
+    if found is None:
+        return None
+    return f"Beyond rounding: the drift grows {times(found.factor)} in {at(found.site, found.position)}"
+
+
 def _decode_path(cause: Cause) -> str | None:
     subject = cause.subject
     if subject is None:
@@ -276,6 +285,7 @@ _EXACT: dict[str, Callable[[Cause], str | None]] = {
     "threads": _variable,
     "kernel": _variable,
     "decode-path": _decode_path,
+    "drift-grows": _grows,
     "one-row": _one_row,
     "module": _module,
 }

@@ -7,6 +7,7 @@ from ....schemas.findings.rows import (
     CachedTokensRead,
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     EqualSequences,
     ExpertsAtFault,
@@ -14,6 +15,7 @@ from ....schemas.findings.rows import (
     LogitsDiffering,
     MovedLogit,
     NotFinite,
+    OriginsAbsorbed,
     OtherRows,
     OtherSequences,
     PrefillEqual,
@@ -26,7 +28,7 @@ from ....schemas.findings.rows import (
     TokenRow,
 )
 from ..format import does, plural
-from .parts import at, experts, sequence, sequences, spans, ulps
+from .parts import at, experts, sequence, sequences, spans, times, ulps
 
 _SHOWN_CHANNELS = 3
 _READINGS = {
@@ -61,6 +63,25 @@ def drift_size(found: DriftSize) -> str:
     if found.site is None:
         return f"drift {size}"
     return f"{at(found.site, found.position)} is off by {size}"
+
+
+def drift_grows(found: DriftGrows) -> str:
+    size = f"{found.rel_drift:.2g}, {ulps(found.ulps, found.dtype)}"
+    place = at(found.site, found.position)
+    return (
+        f"the drift grows {times(found.factor)} at {place}, from {found.before:.2g} (median of the sites "
+        f"before) to {size}: more than rounding"
+    )
+
+
+def origins_absorbed(found: OriginsAbsorbed) -> str:
+    origins = plural(found.count, "origin")
+    if found.site is None:
+        return f"{origins} {does(found.count, 'were')} absorbed: the layer's output is equal all the same"
+    return (
+        f"{origins} before it {does(found.count, 'were')} absorbed (the layer's output is equal); the first "
+        f"that survives: {at(found.site, found.position)}"
+    )
 
 
 def row_relation(found: RowRelation) -> str:

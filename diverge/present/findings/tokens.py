@@ -261,7 +261,8 @@ def tensors_changed(found: TensorsChanged) -> str:
 
 def tensor_of_module(found: TensorOfModule) -> str:
     place = at(found.site, found.position)
-    return f"{found.tensor} belongs to the module where the difference begins: {place}"
+    what = "the difference begins" if found.role == "begins" else "the drift grows"
+    return f"{found.tensor} belongs to the module where {what}: {place}"
 
 
 def no_seed(found: NoSeed) -> str:

@@ -82,6 +82,10 @@ CONCLUSIONS = {
         "it is in an attention, and the batch is padded: the mask of the padding alone may do it; requests "
         "of one length have none"
     ),
+    "not of rounding": (
+        "rounding of a different batch, kernel or library does not grow so at one module: what it computes "
+        "or reads (weights, a state, a mask, positions) is different"
+    ),
     "equal logits of two candidates": (
         "the two likeliest candidates have exactly the same logit: which one is taken is open"
     ),
@@ -111,6 +115,8 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_execution.NoSeed: tokens.no_seed,
     of_rows.FirstDifferenceAt: rows.first_difference_at,
     of_rows.DriftSize: rows.drift_size,
+    of_rows.DriftGrows: rows.drift_grows,
+    of_rows.OriginsAbsorbed: rows.origins_absorbed,
     of_rows.RowRelation: rows.row_relation,
     of_rows.RowLikeness: rows.row_likeness,
     of_rows.ConstantDifference: rows.constant_difference,
@@ -231,6 +237,10 @@ INTERPRETATIONS: dict[Interpretation, str] = {
         "confirm it"
     ),
     "ratio over all positions": "the same ratio over all positions, with A's tokens forced, confirms it",
+    "module computes it otherwise": (
+        "if the new run equals A, this module computes a batch wrongly: rounding does not leave that; if it "
+        "still differs here, the batch is not the reason"
+    ),
     "other padding side": (
         "the padding moves to the other side: if the first difference moves or changes with it, padding is "
         "part of the cause; a batch of requests of one length has none"
