@@ -76,6 +76,7 @@ class Conclusion(Statement):
         "configuration without weights",
         "mask of the padding",
         "not of rounding",
+        "padding attended to",
         "equal logits of two candidates",
         "separate random numbers",
         "comparison without draws",

@@ -225,6 +225,9 @@ class RowsShifted(Statement):
     position: int
     shift: int | None = None
     """B's position ids less A's; absent: it is no row that A has nearby."""
+    padded: int | None = None
+    """How many padded tokens more B's row has than A's: positions that count the padding are shifted by as
+    many. Absent: as many."""
 
 
 class CachedTokensRead(Statement):

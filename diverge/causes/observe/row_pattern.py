@@ -15,6 +15,7 @@ import numpy as np
 from ....schemas.findings.rows import EqualSequences, OtherSequences, RowRelation
 from ....schemas.findings.statement import SequenceName
 from ....schemas.trace import SKETCH_SIZE, Site
+from ...comparison.align import Pair
 from ...comparison.site_plan import SitePlan
 from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
@@ -234,7 +235,7 @@ def _pattern(
         }
     return RowPattern(
         site=plan.sites[site],
-        shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
+        shift=_shift(rows, pair, site, start, at),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
         equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
@@ -293,16 +294,21 @@ def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
     return None
 
 
-def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | None:
-    """By how many positions B's rows of one site are ahead of A's, from row `at` on; None: by no number.
+def _shift(rows: PairRowReader, pair: Pair, site: int, start: int, at: int) -> int | None:
+    """By how many positions B's rows of one site are ahead of A's, from position `at` on; None: by no number.
 
-    a, b: uint64[P, 2]; both: bool[P].
+    A's rows behind the first divergent token are read too: a table of positions asks for no tokens.
     """
-    match = (a == b[at]).all(axis=1) & both
+    stop = min(pair.comparable, at + WINDOW)
+    a, there_a = rows.a.hashes(pair.a, start, min(pair.a.length, at + WINDOW))
+    b, there_b = rows.b.hashes(pair.b, at, stop)
+    a, there_a, b, there_b = a[:, site], there_a[:, site], b[:, site], there_b[:, site]
+    match = (a == b[0]).all(axis=1) & there_a
     for found in np.flatnonzero(match).tolist():
-        ahead = found - at
-        rows = np.arange(at, len(a) - max(ahead, 0))
-        rows = rows[both[rows] & both[rows + ahead]]
-        if ahead and len(rows) and (a[rows + ahead] == b[rows]).all():
+        count = min(len(b), len(a) - found)
+        both = there_a[found : found + count] & there_b[:count]
+        same = (a[found : found + count] == b[:count]).all(axis=1)
+        ahead = found + start - at
+        if ahead and both.any() and same[both].all():
             return int(ahead)
     return None

@@ -150,12 +150,15 @@ def padding(basis: Basis) -> Finding | None:
     # Padding comes with neighbours: where the batch differs too, the two cannot be distinguished.
     if not basis.shape_differences("batch_size"):
         return found
-    # What padding alone changes is the mask, so the kernel and the sums of an attention.
-    return replace(
-        found,
-        confidence="medium" if is_attention(basis.observed.pattern) else "low",
-        interpretation="other padding side",
-    )
+    # What padding alone changes is the mask, so the kernel and the sums of an attention: beyond rounding it
+    # is the padding itself that was attended to.
+    pattern = basis.observed.pattern
+    by_mask = is_attention(pattern)
+    found = replace(found, confidence="medium" if by_mask else "low", interpretation="other padding side")
+    if not (by_mask and beyond_rounding(pattern)):
+        return found
+    attended: list[Evidence] = [*found.evidence, Conclusion(what="padding attended to")]
+    return replace(found, evidence=attended, confidence="high")
 
 
 def paths(basis: Basis) -> Finding | None:
@@ -335,7 +338,8 @@ def kernels(basis: Basis) -> list[Finding]:
         return variables
     found = circumstance(basis, evidence, basis.commands.show_changes())
     # Whatever else differs comes with the other engine.
-    return [*variables, replace(found, confidence="high") if a != b else found]
+    sure = a != b and not beyond_rounding(basis.observed.pattern)
+    return [*variables, replace(found, confidence="high") if sure else found]
 
 
 def _circumstance_of(basis: Basis, evidence: list[Evidence], group: Group) -> Finding:

@@ -11,7 +11,7 @@ from ....schemas.findings.statement import SIDES, Command
 from ....schemas.findings.unseen import Missing
 from ....schemas.verdict import Interpretation, Place, Subject
 from ..evidence import Basis
-from .describe_module import drift_size, goes_on, is_rounding
+from .describe_module import beyond_rounding, drift_size, goes_on, has_other_values, is_rounding
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -55,12 +55,15 @@ def circumstance(
     confidence: Confidence = (
         "high" if not several and not missing else "medium" if not several or not missing else "low"
     )
+    pattern = basis.observed.pattern
+    if beyond_rounding(pattern):  # another shape or kernel leaves rounding, never other values
+        most: Confidence = "low" if pattern is not None and has_other_values(pattern) else "medium"
+        confidence = "low" if "low" in (confidence, most) else "medium"
     if basis.noisy == {*SIDES}:
         confidence = "low"  # each side differs from itself: what differs between them need not play a part
     if several:
         evidence.append(SeveralDiffer(names=basis.circumstances))
     found = Finding(evidence, confidence, missing, confirm)
-    pattern = basis.observed.pattern
     if pattern is None or not pattern.jumps or not is_rounding(pattern):
         return found
     # It explains where the difference begins, and not where it grows beyond rounding.

@@ -133,8 +133,10 @@ def positions(basis: Basis) -> Finding | None:
     site, pattern = basis.first_site, basis.observed.pattern
     if site is None or pattern is None or not site.is_origin or kind_of(pattern.site) != "positions":
         return None
+    pads = basis.shape("padded_tokens")
+    padded = pads[1] - pads[0] if pads is not None and pads[0] != pads[1] else None
     evidence: list[Evidence] = [
-        RowsShifted(site=site.label(), position=pattern.position, shift=pattern.shift)
+        RowsShifted(site=site.label(), position=pattern.position, shift=pattern.shift, padded=padded)
     ]
     if pattern.shift is not None:
         if pattern.equal_before:
@@ -142,7 +144,10 @@ def positions(basis: Basis) -> Finding | None:
         evidence += others(pattern)
     elif pattern.position == 1:
         evidence.append(Conclusion(what="angles of the positions"))
-    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+    if padded is None:
+        return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+    alone = basis.commands.replay(neighbours=0, batch_size=1)
+    return Finding(evidence, "high", confirm=alone, direct=True, interpretation="same setting as A")
 
 
 def one_row(basis: Basis) -> Finding | None:

@@ -140,6 +140,9 @@ def _positions(cause: Cause) -> str | None:
     found = _of(cause, RowsShifted)
     if found is None or found.shift is None:
         return None
+    if found.padded == found.shift:
+        side = "B" if found.shift > 0 else "A"
+        return f"Padding is counted in {side}'s positions: they are {shift(found.shift)} in B"
     return f"Position ids are {shift(found.shift)} in B from position {found.position} on"
 
 

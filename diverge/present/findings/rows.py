@@ -241,12 +241,23 @@ def routing_differs(found: RoutingDiffers) -> str:
 
 def rows_shifted(found: RowsShifted) -> str:
     if found.shift is None:
-        return f"{at(found.site, found.position)} differs, and equals no row that A has at a nearby position"
+        text = f"{at(found.site, found.position)} differs, and equals no row that A has at a nearby position"
+        if found.padded is None:
+            return text
+        return (
+            f"{text}; B's row has {plural(abs(found.padded), 'padded token')} "
+            f"{'more' if found.padded > 0 else 'fewer'}: positions that count them are off by as many"
+        )
     higher = found.shift > 0
-    return (
+    text = (
         f"from position {found.position} on, {found.site} has in B the rows that A has {abs(found.shift)} "
         f"{'later' if higher else 'earlier'}: the position ids are {shift(found.shift)} in B"
     )
+    if found.padded == found.shift:
+        return (
+            f"{text}, exactly by the {plural(abs(found.shift), 'padded token')}: padding is counted in them"
+        )
+    return text
 
 
 def shift(count: int) -> str:

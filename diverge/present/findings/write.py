@@ -86,6 +86,9 @@ CONCLUSIONS = {
         "rounding of a different batch, kernel or library does not grow so at one module: what it computes "
         "or reads (weights, a state, a mask, positions) is different"
     ),
+    "padding attended to": (
+        "what the attention is given is equal, its output is beyond rounding: the padding was attended to"
+    ),
     "equal logits of two candidates": (
         "the two likeliest candidates have exactly the same logit: which one is taken is open"
     ),
