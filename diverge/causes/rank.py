@@ -108,6 +108,7 @@ def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
 
 TABLE: tuple[Entry, ...] = (
     Entry("tokenizer", prompt.tokenizer, "prompts part"),
+    Entry("prompt-clock", prompt.clock, "prompts part"),
     Entry("prompt-truncated", prompt.truncated, "prompts part"),
     Entry("prompt-insertion", prompt.insertion, "prompts part"),
     Entry("prompt", prompt.prompt, "prompts part"),

@@ -34,6 +34,7 @@ Found = TypeVar("Found", bound=Statement)
 
 LABELS = {
     "tokenizer": "Same prompt text, different token ids",
+    "prompt-clock": "The prompts differ only in a date or time: a template reads the clock",
     "prompt-truncated": "One prompt is a part of the other",
     "prompt-insertion": "Tokens were inserted into the prompt or left out",
     "prompt": "The prompts differ",
@@ -98,6 +99,10 @@ def _prompt(cause: Cause) -> str | None:
         return None
     other = other_side(found.side or "B")
     count = plural(found.count, "token")
+    if found.how in ("BOS doubled", "BOS missing"):
+        if found.how == "BOS missing":
+            return f"{found.side}'s prompt begins without the token that begins a text (BOS)"
+        return f"{found.side}'s prompt begins with the token that begins a text (BOS) twice"
     if found.how == "tokens":
         text = f"the prompts part at position {found.position}"
     elif found.how == "inserted":

@@ -161,6 +161,19 @@ def prompts_differ(found: PromptsDiffer) -> str:
             f"the prompt of {found.side} has {found.count} more at position {found.position}: "
             f"{a if found.side == 'A' else b}{text}; the rest is equal"
         )
+    if found.how == "clock":
+        return (
+            f"the prompts differ in dates and times only, first {found.clock_a!r} in A and "
+            f"{found.clock_b!r} in B: a chat template that reads a clock writes another prompt each time"
+        )
+    if found.how in ("BOS doubled", "BOS missing"):
+        token = token_ids((found.tokens_b or found.tokens_a)[:1])
+        if found.how == "BOS missing":
+            return f"the prompt of {found.side} is the other's without {token}, which begins a text (BOS)"
+        return (
+            f"the prompt of {found.side} begins with {found.count} more of {token}, which begins a text "
+            "(BOS): a rendered template that holds it was encoded with special tokens again"
+        )
     end = "first" if found.how == "first tokens missing" else "last"
     lost = b if found.side == "A" else a
     length = found.length_b if found.side == "A" else found.length_a
