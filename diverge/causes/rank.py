@@ -26,6 +26,7 @@ _NO_ROUNDING = frozenset(
         "moe-routing",
         "beyond-rounding",
         "drift-grows",
+        "stale-output",
     }
 )
 """Causes whose drift is no rounding, so that what it swaps was no tie."""
@@ -35,6 +36,7 @@ _OF_ROWS = frozenset(
         "dtype",
         "not-repeatable",
         "batch-rows",
+        "stale-output",
         "moe-routing",
         "positions",
         "kv-cache",
@@ -129,6 +131,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("model-config", model.config, "environment changed"),
     Entry("dtype", model.dtype, "same setting as A"),
     Entry("batch-rows", module.batch_rows, "repeats differ"),
+    Entry("stale-output", module.stale_output, "repeats at the same place"),
     Entry("moe-routing", module.routing, "repeats at the same place"),
     Entry("positions", module.positions, "repeats at the same place"),
     Entry("kv-cache", execution.kv_cache, "fresh cache"),

@@ -43,6 +43,7 @@ from .rows import (
     RowRelation,
     RowsBySize,
     RowsShifted,
+    StaleRow,
     TokenRow,
 )
 from .statement import Sentence, Statement
@@ -102,6 +103,7 @@ Evidence = Annotated[
     | DriftGrows
     | OriginsAbsorbed
     | RowRelation
+    | StaleRow
     | RowLikeness
     | ConstantDifference
     | ChannelsDiffering

@@ -62,6 +62,16 @@ class OriginsAbsorbed(Statement):
 RowRelationKind = Literal["negative", "zeros", "scaled", "signs flipped", "signs flipped or reordered"]
 
 
+class StaleRow(Statement):
+    """B's row is one that B gave for an earlier position, while what it was given is not."""
+
+    kind: Literal["stale-row"] = "stale-row"
+    site: str
+    position: int
+    earlier: int
+    """The position whose row it repeats."""
+
+
 class RowRelation(Statement):
     """What B's first differing row is of A's."""
 
@@ -215,6 +225,12 @@ class RoutingDiffers(Statement):
     """Positions at which the choice differs with equal inputs, …"""
     compared: int | None = None
     """… of so many."""
+
+    @property
+    def same_experts(self) -> bool:
+        """Both sides chose the same experts, in a different order."""
+        a, b = self.experts_a, self.experts_b
+        return a is not None and b is not None and sorted(a) == sorted(b)
 
 
 class RowsShifted(Statement):

@@ -35,8 +35,8 @@ def written_by_a_clock(a: str, b: str) -> ClockTexts | None:
     """Two texts that differ in dates and times only; None: they differ in anything else, or not at all."""
     if a == b or max(len(a), len(b)) > _LONGEST:
         return None
-    times = [_WRITTEN_BY_A_CLOCK.findall(text) for text in (a, b)]
-    rest = [_WRITTEN_BY_A_CLOCK.sub("\0", text) for text in (a, b)]
+    times = [_WRITTEN_BY_A_CLOCK.findall(prompt) for prompt in (a, b)]
+    rest = [_WRITTEN_BY_A_CLOCK.sub("\0", prompt) for prompt in (a, b)]
     if rest[0] != rest[1]:
         return None
     first = next(((one, other) for one, other in zip(*times, strict=True) if one != other), None)

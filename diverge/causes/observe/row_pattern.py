@@ -7,12 +7,12 @@ Shapes: P positions of one sequence, S compared sites.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ....schemas.findings.rows import EqualSequences, OtherSequences, RowRelation
+from ....schemas.findings.rows import EqualSequences, OtherSequences, RowRelation, RowRelationKind
 from ....schemas.findings.statement import SequenceName
 from ....schemas.trace import SKETCH_SIZE, Site
 from ...comparison.align import Pair
@@ -20,13 +20,15 @@ from ...comparison.site_plan import SitePlan
 from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
-from .changed_logits import EPSILON, ROUNDING, ChangedLogits, changed_logits, in_ulps
+from .changed_logits import EPSILON, ROUNDING, ChangedLogits, agreed, changed_logits, in_ulps
 from .course import Absorbed, Jump, absorbed, jumps
-from .routing import Routing, experts_at_fault, first_routing
+from .routing import Routing, experts_at_fault, first_routing, has_experts
 from .twins import OneTrace, twins_at
 
 _ALIKE = 1e-2
 """Relative: differences of sketches that lie closer than this are one vector, but for rounding."""
+_LATER = 16
+"""Later positions whose logits are looked at too, where they are all that differs."""
 _FEW = 3
 """Rows below which nothing is called constant."""
 
@@ -41,10 +43,14 @@ class AcrossPositions:
     """How many further rows differ, by no more than rounding."""
     constant: bool = False
     """B's rows less A's are one vector: something constant is added, or missing."""
+    lanes: list[int] | None = None
+    """Lanes of the sketch that differ in any of these rows; None: too few rows, or too narrow a site."""
+    relation: RowRelation | None = None
+    """What each of these rows of B is of A's; None: they are not all the same."""
 
 
 def across_positions(
-    rows: PairRowReader, state: PairState, positions: np.ndarray, dtype: str
+    rows: PairRowReader, state: PairState, positions: np.ndarray, site: Site
 ) -> AcrossPositions:
     """Read the site's rows.
 
@@ -52,9 +58,9 @@ def across_positions(
         rows: Of both sides.
         state: The pair, whose first differing site is looked at.
         positions: Those at which the site differs though its inputs are equal, ascending.
-        dtype: Of the site.
+        site: The site.
     """
-    epsilon = EPSILON.get(dtype)
+    epsilon = EPSILON.get(site.dtype)
     if epsilon is None or not len(positions):
         return AcrossPositions()
     (a, norms_a), (b, norms_b) = rows.column(state.pair, positions, state.first_site)
@@ -68,7 +74,35 @@ def across_positions(
         allowed = _ALIKE * np.linalg.norm(mean) + ROUNDING * epsilon * size
         constant = len(positions) >= _FEW and bool(large.all()) and bool((scatter <= allowed).all())
         constant = constant and bool(np.linalg.norm(mean) > 10 * (ROUNDING * epsilon * size).max())
-    return AcrossPositions(positions[large].tolist(), int(np.count_nonzero(~large)), constant)
+    # A lane is hardly more than an element of a narrow site, and one row shows no channel.
+    agree = site.width >= 2 * SKETCH_SIZE and len(positions) > 1
+    return AcrossPositions(
+        positions[large].tolist(),
+        int(np.count_nonzero(~large)),
+        constant,
+        np.flatnonzero((a != b).any(axis=0)).tolist() if agree else None,
+        _relation_of_all(a, norms_a, b, norms_b),
+    )
+
+
+def _relation_of_all(
+    a: np.ndarray, norms_a: np.ndarray, b: np.ndarray, norms_b: np.ndarray
+) -> RowRelation | None:
+    """What every row of B is of A's. a, b: float32[n, 16]; norms: float32[n]."""
+    found = [
+        _relation((one, float(size)), (other, float(length)))
+        for one, size, other, length in zip(a, norms_a, b, norms_b, strict=True)
+    ]
+    kinds = {None if one is None else one.relation for one in found}
+    if None in kinds:
+        return None
+    flips: set[RowRelationKind | None] = {"signs flipped", "signs flipped or reordered"}
+    if len(kinds) > 1 and not kinds <= flips:
+        return None
+    factors = [one.factor for one in found if one is not None and one.factor is not None]
+    alike = not factors or max(factors) - min(factors) <= 10 * _SAME_SCALE * abs(factors[0])
+    least = next((one for one in found if one is not None and one.relation != "signs flipped"), found[0])
+    return least if alike else None
 
 
 def other_sequences(state: PairState, tally: Tally) -> OtherSequences | None:
@@ -120,11 +154,12 @@ class RowPattern:
     drift: float | None
     """Relative, from the sketches."""
     lanes_differing: list[int] | None = None
-    """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
+    """Which lanes of the sketch differ in any row that differs with equal inputs: element i adds to lane
+    i modulo 16 alone. None: not known, as where a single row differs."""
     likeness: tuple[float, float] | None = None
     """B's norm over A's, and the cosine between the rows estimated by their sketches; None: not known."""
     relation: RowRelation | None = None
-    """What B's row is of A's; None: nothing simple."""
+    """What each of these rows of B is of A's; None: nothing simple, or not the same of all."""
     shift: int | None = None
     """B's rows here are those that A has so many positions later, from the difference on."""
     equal_before: int = 0
@@ -137,6 +172,10 @@ class RowPattern:
     """Later positions with the token of the first difference: for tables that a token looks up."""
     twins: list[EqualSequences] = field(default_factory=list)
     """What other sequences of one trace with the same tokens show of this row."""
+    with_experts: bool = False
+    """Experts, or what a router chose, were observed in the block of the site."""
+    repeats: int | None = None
+    """An earlier position whose row B gives again here, though what it is given differs; None: none."""
     experts: list[int] = field(default_factory=list)
     """Those whose rows alone differ, where the site is the output of experts."""
     routing: Routing | None = None
@@ -197,6 +236,9 @@ def row_pattern(
         before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
         head = Site(name="lm_head", dtype=dtype)
         found = changed_logits(a, b, state, at)
+        behind = range(at + 1, min(state.pair.comparable, at + 1 + _LATER))
+        later = (changed_logits(a, b, state, position) for position in behind)
+        found = replace(found, agreed=agreed(found, later))
         return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
     with PairRowReader(a, b, plan) as rows:
         return _pattern(state, tally.plan, rows, known, sides)
@@ -223,14 +265,15 @@ def _pattern(
     routing = first_routing(plan, unlike, both, start, rows, state)
     chosen_from = None if routing is None else routing.position
     if plan.sketches:
+        across = across_positions(rows, state, differing, plan.sites[site])
         known |= {
-            "lanes_differing": _lanes(plan, rows, state),
+            "lanes_differing": across.lanes,
             "likeness": _likeness(rows, state),
-            "relation": _relation(rows, state),
+            "relation": across.relation,
             "experts": experts_at_fault(
                 plan, state, rows.a, np.flatnonzero(fresh) + start, unlike[fresh, site]
             ),
-            "across": across_positions(rows, state, differing, plan.sites[site].dtype),
+            "across": across,
             "jumps": jumps(rows, state, plan, known["prompt_length"], chosen_from),
         }
     return RowPattern(
@@ -245,20 +288,12 @@ def _pattern(
             for side, sequence, reader in zip(sides, (pair.a, pair.b), (rows.a, rows.b), strict=True)
             for found in twins_at(side, sequence, at, site, reader, plan.sites[site].label())
         ],
+        repeats=_repeats(a, b, both, tokens[start:stop], site, at - start, start),
         routing=routing,
+        with_experts=has_experts(plan, site),
         absorbed=absorbed(plan, unlike, at - start, start),
         **known,
     )
-
-
-def _lanes(plan: SitePlan, rows: PairRowReader, state: PairState) -> list[int] | None:
-    """Lanes of the first row's sketches that differ."""
-    assert state.first_position is not None
-    if plan.sites[state.first_site].width < 2 * SKETCH_SIZE:
-        return None  # a lane is hardly more than an element
-    (a, _), (b, _) = _sketches(rows, state)
-    lanes: list[int] = np.flatnonzero(a != b).tolist()
-    return lanes
 
 
 def _sketches(rows: PairRowReader, state: PairState) -> list[tuple[np.ndarray, float]]:
@@ -276,9 +311,9 @@ def _likeness(rows: PairRowReader, state: PairState) -> tuple[float, float] | No
     return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
 
 
-def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
-    """What B's first differing row is of A's, where that is simple."""
-    (a, norm_a), (b, norm_b) = _sketches(rows, state)
+def _relation(left: tuple[np.ndarray, float], right: tuple[np.ndarray, float]) -> RowRelation | None:
+    """What a row of B is of A's, where that is simple: sketch and norm of each."""
+    (a, norm_a), (b, norm_b) = left, right
     if not (np.isfinite(a).all() and np.isfinite(b).all()) or norm_a == 0:
         return None
     if norm_b == 0:
@@ -291,6 +326,23 @@ def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
     if abs(norm_a - norm_b) <= _SAME_NORM * norm_a and np.linalg.norm(a - b) > 0.01 * np.linalg.norm(a):
         one_lane = int(np.count_nonzero(a != b)) == 1
         return RowRelation(relation="signs flipped" if one_lane else "signs flipped or reordered")
+    return None
+
+
+def _repeats(
+    a: np.ndarray, b: np.ndarray, both: np.ndarray, tokens: np.ndarray, site: int, at: int, start: int
+) -> int | None:
+    """The last earlier position whose row B gives again, where A's rows and the inputs differ.
+
+    a, b: uint64[P, S, 2]; both: bool[P, S]; tokens: int32[P]; at: which of the P rows.
+    """
+    for earlier in range(at - 1, -1, -1):
+        same = both[earlier, site] and (b[earlier, site] == b[at, site]).all()
+        if not same or (a[earlier, site] == a[at, site]).all():
+            continue
+        inputs = (b[earlier, :site] != b[at, :site]).any() if site else tokens[earlier] != tokens[at]
+        if inputs:
+            return start + earlier
     return None
 
 

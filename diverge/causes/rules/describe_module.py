@@ -32,7 +32,7 @@ _KINDS: tuple[tuple[str, ModuleKind], ...] = (
     (r":attn$", "attention"),
     (r"(^|\.)(embed_tokens|wte)$|Embedding$", "embeddings"),
     (r"[Rr]otary|(^|\.)wpe", "positions"),
-    (r"Router|(^|\.)gate(:|$)", "router"),
+    (r"Router", "router"),
     (r"Experts|(^|\.)experts$", "experts"),
     (r"[Nn]orm(\s|$)|(^|\.)ln_", "norm"),
     (r"lm_head", "output head"),
@@ -40,6 +40,7 @@ _KINDS: tuple[tuple[str, ModuleKind], ...] = (
     (r"[Aa]ct", "activation"),
 )
 """What a site is of, by its label and the class of its module."""
+_GATE = re.compile(r"(^|\.)gate$")
 _TABLE_OF_POSITIONS = re.compile(r"wpe|[Rr]otary")
 
 
@@ -47,10 +48,17 @@ def _is_table_of_positions(site: Site) -> bool:
     return any(_TABLE_OF_POSITIONS.search(name) for name in (site.label(), site.module))
 
 
-def kind_of(site: Site) -> ModuleKind:
-    """What kind of module a site is of; `module`: none that is known."""
+def kind_of(site: Site, with_experts: bool = False) -> ModuleKind:
+    """What kind of module a site is of; `module`: none that is known.
+
+    Args:
+        site: The site.
+        with_experts: Experts were seen beside it: then a module called `gate` is their router.
+    """
     if site.part == "attn":
         return "attention"
+    if with_experts and _GATE.search(site.name):
+        return "router"
     name = re.sub(r":\d+$", "", site.label())
     for pattern, kind in _KINDS:
         if re.search(pattern, name) or re.search(pattern, site.module):
@@ -64,7 +72,7 @@ def subject(pattern: RowPattern, fault: Fault) -> Subject:
     """The module of the first difference, with what is wrong with it."""
     return Subject(
         site=pattern.site.label(),
-        module=kind_of(pattern.site),
+        module=kind_of(pattern.site, pattern.with_experts),
         fault=fault,
         position=pattern.position,
         token=pattern.token,
@@ -82,7 +90,7 @@ def fault_of(pattern: RowPattern) -> Fault:
         return "constant"
     if pattern.experts:
         return "experts"
-    if 0 < pattern.logits.differing <= len(pattern.logits.tokens):
+    if pattern.logits.agreed and 0 < pattern.logits.differing <= len(pattern.logits.tokens):
         return "token rows"
     if pattern.lanes == 1:
         return "one channel"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ....schemas.findings.evidence import Conclusion, Evidence
-from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted
+from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted, StaleRow
 from ....schemas.findings.statement import SIDES
 from ....schemas.findings.unseen import Missing, NoEvidence
 from ....schemas.verdict import Fault
@@ -150,6 +150,23 @@ def positions(basis: Basis) -> Finding | None:
     return Finding(evidence, "high", confirm=alone, direct=True, interpretation="same setting as A")
 
 
+def stale_output(basis: Basis) -> Finding | None:
+    """A row that repeats one of B's own earlier rows, while its inputs are others."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None or pattern is None or pattern.repeats is None or not beyond_rounding(pattern):
+        return None
+    if pattern.relation is not None and pattern.relation.relation == "zeros":
+        return None  # rows of zeros repeat each other
+    if kind_of(pattern.site) == "positions" or is_choice(pattern.site):
+        return None
+    evidence = [
+        StaleRow(site=site.label(), position=site.position, earlier=pattern.repeats),
+        *other_rows(pattern),
+        *others(pattern),
+    ]
+    return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+
+
 def one_row(basis: Basis) -> Finding | None:
     """A module without memory gave wrong rows at some positions only."""
     pattern = basis.observed.pattern
@@ -157,7 +174,7 @@ def one_row(basis: Basis) -> Finding | None:
         return None
     if not beyond_rounding(pattern) or is_attention(pattern) or kind_of(pattern.site) in _LOOKED_UP:
         return None
-    if any(rule(basis) for rule in (decode_path, positions, batch_rows, not_repeatable)):
+    if any(rule(basis) for rule in (decode_path, positions, batch_rows, not_repeatable, stale_output)):
         return None
     evidence = [
         *other_rows(pattern),
@@ -219,6 +236,7 @@ _MORE_EXACT: tuple[Callable[[Basis], Finding | None], ...] = (
     positions,
     kv_cache,
     decode_path,
+    stale_output,
     one_row,
 )
 """Causes that say more than `module`."""

@@ -15,6 +15,7 @@ from ....schemas.findings.rows import (
     RoutingDiffers,
     RowRelation,
     RowsShifted,
+    StaleRow,
 )
 from ....schemas.findings.statement import Statement, other_side
 from ....schemas.findings.tokens import (
@@ -71,6 +72,7 @@ LABELS = {
     "drift-grows": "A module whose drift is no rounding",
     "beyond-rounding": "Beyond rounding: one side is farther from the reference",
     "decode-path": "Decoding only: its kernel, its graph or stale weights",
+    "stale-output": "Stale output: a row repeats an earlier one",
     "one-row": "Single wrong rows of a module",
     "module": "The module itself",
     "moe-routing-behind": "The difference makes routers choose different experts",
@@ -137,8 +139,17 @@ def _not_finite(cause: Cause) -> str | None:
 
 def _routing(cause: Cause) -> str | None:
     found = _of(cause, RoutingDiffers)
+    if found is not None and found.same_experts:
+        return "The same experts in a different order, with equal scores: their weights or their order"
     chosen = "" if found is None else experts(found.experts_a, found.experts_b)
     return f"Different experts were chosen with equal scores: {chosen}" if chosen else None
+
+
+def _routing_behind(cause: Cause) -> str | None:
+    found = _of(cause, RoutingDiffers)
+    if found is None or not found.same_experts:
+        return None
+    return "The difference changes the order or the weights of the chosen experts, not which they are"
 
 
 def _positions(cause: Cause) -> str | None:
@@ -205,6 +216,14 @@ def _decode_path(cause: Cause) -> str | None:
         return "Decoding only, within rounding: different kernel or a captured graph"
     stale = "" if subject.module == "attention" else "stale weights, "
     return f"Decoding only: {stale}a captured graph or a different kernel"
+
+
+def _stale(cause: Cause) -> str | None:
+    found = _of(cause, StaleRow)
+    if found is None:
+        return None
+    place = at(found.site, found.position)
+    return f"Stale output: {place} repeats B's own row of position {found.earlier}"
 
 
 def _one_row(cause: Cause) -> str | None:
@@ -284,6 +303,7 @@ _EXACT: dict[str, Callable[[Cause], str | None]] = {
     "length": _ended,
     "non-finite": _not_finite,
     "moe-routing": _routing,
+    "moe-routing-behind": _routing_behind,
     "positions": _positions,
     "rng": _rng,
     "logits-processing": _logits_processing,
@@ -294,6 +314,7 @@ _EXACT: dict[str, Callable[[Cause], str | None]] = {
     "kernel": _variable,
     "decode-path": _decode_path,
     "drift-grows": _grows,
+    "stale-output": _stale,
     "one-row": _one_row,
     "module": _module,
 }

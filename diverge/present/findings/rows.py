@@ -25,6 +25,7 @@ from ....schemas.findings.rows import (
     RowRelation,
     RowsBySize,
     RowsShifted,
+    StaleRow,
     TokenRow,
 )
 from ..format import does, plural
@@ -97,6 +98,13 @@ def relation(found: RowRelation) -> str:
         "signs flipped": "of equal norm: signs flipped",
         "signs flipped or reordered": "of equal norm: signs flipped or elements in a different order",
     }[found.relation]
+
+
+def stale_row(found: StaleRow) -> str:
+    return (
+        f"B's row of {at(found.site, found.position)} repeats the one that it gave for position "
+        f"{found.earlier}, though its inputs there are others"
+    )
 
 
 def row_likeness(found: RowLikeness) -> str:
@@ -223,6 +231,10 @@ def repeats_differ(found: RepeatsDiffer) -> str:
 
 def routing_differs(found: RoutingDiffers) -> str:
     chosen, place = experts(found.experts_a, found.experts_b), at(found.site, found.position)
+    if found.same_experts:
+        order = f"from {place} on, the same experts are chosen in a different order ({chosen}): "
+        why = "a tie between their scores, or a different order" if found.inputs_equal else "their weights"
+        return f"{order}{why}; which experts compute a token is not changed"
     if not found.inputs_equal:
         return (
             f"from {place} on, different experts are chosen{f' ({chosen})' if chosen else ''}: differences "

@@ -121,6 +121,7 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_rows.DriftGrows: rows.drift_grows,
     of_rows.OriginsAbsorbed: rows.origins_absorbed,
     of_rows.RowRelation: rows.row_relation,
+    of_rows.StaleRow: rows.stale_row,
     of_rows.RowLikeness: rows.row_likeness,
     of_rows.ConstantDifference: rows.constant_difference,
     of_rows.ChannelsDiffering: rows.channels_differing,
