@@ -10,12 +10,14 @@ from pathlib import Path
 
 from .. import __version__
 from ..schemas.change import Change
+from ..schemas.findings.rows import EqualSequences
 from ..schemas.trace import TraceHeader
 from ..schemas.verdict import Compared, TraceRef, Verdict
 from .causes.diagnose import Compared as ComparedTraces
 from .causes.diagnose import diagnose
 from .causes.first_difference import first_differences, first_rows
 from .causes.observe.observation import begin_where_they_ran_first
+from .causes.observe.twins import rows_inside
 from .comparison.agreement import agreement
 from .comparison.batches import Progress, compare_batches
 from .comparison.levels import levels, strongest
@@ -68,9 +70,9 @@ def diverge(
         force: Overwrite an earlier result.
 
     Returns:
-        The verdict, which is also the folder's `summary.json`. `first_token` is of the first sequence, in A's
-        order, whose tokens diverge. `first_site` is of the same sequence where one of its rows differs, else
-        of the first one with a differing row.
+        The verdict, which is also the folder's `summary.json`. `first_token` is of the sequence whose
+        tokens diverge at the earliest step, one side's mere end coming last. `first_site` is of the same
+        sequence where one of its rows differs, else of the first one with a differing row.
 
     Raises:
         BadInput: A trace cannot be read.
@@ -99,7 +101,16 @@ def diverge(
         writer.add("changes", change_rows(context.changes))
         judged = None if reference is None else judge(pairing.pairs, trace_a, trace_b, reference, repeats)
         beside = None if judged is None else judged.verdict
-        compared = ComparedTraces(tally, trace_a, trace_b, (a, b, out), list(context.changes), beside)
+        compared = ComparedTraces(
+            tally,
+            trace_a,
+            trace_b,
+            (a, b, out),
+            list(context.changes),
+            beside,
+            (list(pairing.a.sequences.values()), list(pairing.b.sequences.values())),
+            agreement(pairing),
+        )
         verdict, by_sequence = _conclude(compared, pairing, sequences)
         writer.add("sequences", sequences.rows((trace_a.header, trace_b.header), by_sequence))
         if judged is not None:
@@ -119,7 +130,9 @@ def _conclude(
     first = first_differences(tally, a, b, pairing)
     level_verdicts = levels(tally, first.token, first.site, pairing)
     causes = diagnose(compared, first)
-    by_sequence = causes_by_sequence(compared, causes)
+    said = [one for cause in causes for one in cause.evidence if isinstance(one, EqualSequences)]
+    inside = [] if said else [one for side in compared.sides for one in rows_inside(side, tally.plan)]
+    by_sequence = causes_by_sequence(compared, causes, first.diverging)
     verdict = Verdict(
         tool_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -136,8 +149,8 @@ def _conclude(
         max_abs_logprob_diff=tally.largest_logprob,
         first_logprob=first.logprob,
         first_text=first.text,
-        agreement=agreement(pairing),
-        not_seen=not_seen(tally, a, b, pairing),
+        agreement=compared.agreement,
+        not_seen=[*not_seen(tally, a, b, pairing), *inside],
         reference=compared.reference,
         patterns=sequences.patterns(a, b, by_sequence),
         run_in=str(Path.cwd()),

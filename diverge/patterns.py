@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..schemas.sequences import DriftJump, Patterns
+from ..schemas.sequences import Agreement, DriftJump, Patterns
 from ..schemas.trace import Request, Site, TraceHeader
 from ..schemas.verdict import Cause
 from .causes.diagnose import Compared, diagnose
 from .causes.first_difference import first_differences
+from .comparison.align import IndexedSequence
 from .comparison.align import plan as plan_runs
 from .comparison.site_plan import layer_number
 from .comparison.sites import SiteComparer, SiteRows
@@ -267,23 +268,35 @@ MOST_DIAGNOSED = 1000
 """Diverging sequences that are diagnosed."""
 
 
-def causes_by_sequence(compared: Compared, first: list[Cause]) -> dict[int, list[str]]:
+def causes_by_sequence(
+    compared: Compared, first: list[Cause], telling: PairState | None
+) -> dict[int, list[str]]:
     """Ids of the causes, by rank, of each of the first `MOST_DIAGNOSED` diverging pairs.
 
     Args:
         compared: Two traces, compared.
-        first: The causes of the whole comparison, which are those of its first diverging pair.
+        first: The causes of the whole comparison.
+        telling: The diverging pair that these are of.
     """
     tally, a, b = compared.tally, compared.a, compared.b
     diverged = [state for state in tally.pairs if state.pair.divergence is not None][:MOST_DIAGNOSED]
     requests = _by_request(a), _by_request(b)
+    samples = [_samples(side.sequences) for side in compared.sides]
     found: dict[int, list[str]] = {}
     for state in diverged:
-        if state is diverged[0] and state.first_position is not None:
+        if state is telling and state.first_position is not None:
             found[state.pair.index] = [cause.id for cause in first]
             continue
+        request_id = state.pair.a.key[0]
         one, other = (_only(trace, state, known) for trace, known in zip((a, b), requests, strict=True))
-        alone = replace(compared, tally=tally.only(state), a=one, b=other)
+        alone = replace(
+            compared,
+            tally=tally.only(state),
+            a=one,
+            b=other,
+            sequences=(samples[0].get(request_id, []), samples[1].get(request_id, [])),
+            agreement=_of_request(compared.agreement, request_id),
+        )
         ranked = diagnose(alone, first_differences(alone.tally, one, other))
         found[state.pair.index] = [cause.id for cause in ranked]
     return found
@@ -294,6 +307,22 @@ def _by_request(trace: Trace) -> dict[str, list[Request]]:
     for request in trace.header.requests:
         found.setdefault(request.request_id, []).append(request)
     return found
+
+
+def _samples(sequences: Sequence[IndexedSequence]) -> dict[str, list[IndexedSequence]]:
+    found: dict[str, list[IndexedSequence]] = {}
+    for sequence in sequences:
+        found.setdefault(sequence.key[0], []).append(sequence)
+    return found
+
+
+def _of_request(found: Agreement | None, request_id: str) -> Agreement | None:
+    """How the outputs of one request agree."""
+    if found is None:
+        return None
+    return found.model_copy(
+        update={"requests": [one for one in found.requests if one.request_id == request_id]}
+    )
 
 
 def _only(trace: Trace, state: PairState, known: dict[str, list[Request]]) -> Trace:

@@ -44,7 +44,8 @@ class OfSequence(Record):
 
 
 class FirstToken(OfSequence):
-    """The first divergent token of the first (in causal order) sequence that diverges."""
+    """The first divergent token of the sequence that says most: where tokens part at the earliest step, and
+    not only because one side ended."""
 
     step: int | None
     """Index among generated tokens; None inside the prompt."""
@@ -146,6 +147,23 @@ class Subject(Record):
     """Most of the row is something else: no loss of precision."""
 
 
+class Place(Record):
+    """Where a cause acts."""
+
+    role: Literal["begins", "grows"]
+    """`begins`: at the first differing row. `grows`: where the drift jumps beyond rounding."""
+    site: str
+    """Its label."""
+    position: int
+    rel_drift: Real | None = None
+    ulps: Real | None = None
+    """The same in ULP of the site's dtype; absent: not known."""
+    within_rounding: bool | None = None
+    """Absent: the drift is not known."""
+    factor: Real | None = None
+    """Of `grows`: the drift over the median of those of the sites before."""
+
+
 Interpretation = Literal[
     "prompts part",
     "environment changed",
@@ -161,6 +179,7 @@ Interpretation = Literal[
     "forced tokens",
     "ratio over all positions",
     "other padding side",
+    "module computes it otherwise",
 ]
 """How to read what a confirming command gives."""
 
@@ -173,6 +192,8 @@ class Cause(Record):
     """The cause in words, for readers; made from the rest."""
     subject: Subject | None = None
     """Absent: it is about no single module."""
+    place: Place | None = None
+    """Absent: the rows do not show where it acts, or it is about no rows."""
     evidence: list[Evidence]
     missing: list[Missing] = []
     """Evidence that was not there and would have helped."""

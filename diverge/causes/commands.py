@@ -18,7 +18,7 @@ from ...schemas.findings.statement import Command, Undone
 from ...schemas.fingerprint import Absence
 from ...schemas.lane import AS_SERVED, NOT_KEPT, OWN_PROGRAM, Setting
 from ...schemas.trace import Mode, TraceHeader
-from .settings import LANE_SETTINGS, OF_THE_CLIENT, WITHOUT_CAUSE, Group, names_of, normal
+from .settings import LANE_SETTINGS, OF_THE_CLIENT, WITHOUT_CAUSE, Group, by_name, names_of, normal
 
 _OF_PROGRAM = "again.parquet"
 """What a program of the user's own is to write."""
@@ -181,6 +181,10 @@ class Commands:
         wanted = names_of(*groups)
         return self._as_a(lambda name: normal(name) in wanted)
 
+    def variable_as_a(self, name: str) -> Command | None:
+        """The same of one variable of the environment, wherever it was set."""
+        return self._as_a(lambda one: one == f"{_ENV}{name}")
+
     def rest_as_a(self) -> Command | None:
         """The same of all variables of the environment, and of the settings that are in no group."""
         grouped = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE, *OF_THE_CLIENT}
@@ -192,17 +196,23 @@ class Commands:
             return None
         # What was read in the environment cannot be set.
         a, b = (
-            {name: known for name, known in lane.settings.items() if known.source != "environment"}
+            {
+                name: (written, known)
+                for name, (written, known) in by_name(lane.settings).items()
+                if known.source != "environment"
+            }
             for lane in (self.header_a.lane, self.header_b.lane)
         )
         undoes = []
         for name in {**a, **b}:
             one, other = a.get(name), b.get(name)
-            if wanted(name) and (one and reading(one)) != (other and reading(other)):
-                if (one and _is_hidden(one)) or (other and _is_hidden(other)):
+            written = (other or one or (name,))[0]  # in B's spelling, which the command repeats
+            values = [None if side is None else reading(side[1]) for side in (one, other)]
+            if wanted(written) and values[0] != values[1]:
+                if (one and _is_hidden(one[1])) or (other and _is_hidden(other[1])):
                     continue
-                value = self._ambient_of_a(name) if one is None else reading(one)
-                undoes.append(Undone(of="setting", name=name, value=value))
+                value = self._ambient_of_a(written) if one is None else values[0]
+                undoes.append(Undone(of="setting", name=written, value=value))
         undoes += [
             Undone(of="variable", name=name, value=value)
             for name, (value, _) in self._variables.items()

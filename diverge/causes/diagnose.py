@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from ...schemas.change import Change
 from ...schemas.findings.rows import NotFinite
 from ...schemas.findings.statement import SIDES
 from ...schemas.reference import Reference
+from ...schemas.sequences import Agreement
 from ...schemas.verdict import Cause
-from ..comparison.align import row_of
+from ..comparison.align import IndexedSequence, row_of
 from ..comparison.tally import PairState, Tally
 from ..reading.columns import RowReader, read_values
 from ..reading.load import Trace
@@ -19,6 +21,7 @@ from .commands import Commands
 from .evidence import SHAPES, Basis, RowFacts, Shape
 from .first_difference import FirstDifferences
 from .observe.observation import observe
+from .observe.twins import OneTrace, repeats_differ
 from .rank import rank
 
 
@@ -35,6 +38,17 @@ class Compared:
     """Fingerprint drift from A to B."""
     reference: Reference | None = None
     """How both sides lie to a reference trace, where there is one."""
+    sequences: tuple[Sequence[IndexedSequence], Sequence[IndexedSequence]] | None = None
+    """All sequences of A and B; None: those of the pairs."""
+    agreement: Agreement | None = None
+    """How often outputs agree; None: no request ran several times."""
+
+    @property
+    def sides(self) -> tuple[OneTrace, OneTrace]:
+        """The sequences of each trace, to be compared among themselves."""
+        pairs = [state.pair for state in self.tally.pairs]
+        known = self.sequences or ([pair.a for pair in pairs], [pair.b for pair in pairs])
+        return OneTrace("A", self.a, known[0]), OneTrace("B", self.b, known[1])
 
 
 def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
@@ -46,6 +60,7 @@ def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
     deciding = None if parted is None or token is None else (parted, token.position - 1)
     moved = None if first.differing is None or first.site is None else (first.differing, first.site.position)
     path_a, path_b, result = map(str, compared.paths)
+    sides = compared.sides
     return rank(
         Basis(
             commands=Commands(path_a, path_b, result, a.header, b.header),
@@ -60,7 +75,8 @@ def diagnose(compared: Compared, first: FirstDifferences) -> list[Cause]:
             deciding=None if deciding is None or deciding[1] < 0 else _facts(*deciding, a, b),
             differing=None if moved is None else _facts(*moved, a, b),
             not_finite=_not_finite(first),
-            observed=observe(compared.tally, a, b, parted, None if moved is None else moved[0]),
+            observed=observe(compared.tally, (a, b), parted, None if moved is None else moved[0], sides),
+            repeats=[one for side in sides for one in repeats_differ(side, compared.agreement)],
             reference=compared.reference,
         )
     )
@@ -88,6 +104,20 @@ def _logits_equal(state: PairState, position: int, a: Trace, b: Trace) -> bool |
     return None if None in hashes else hashes[0] == hashes[1]
 
 
+def _from_cache(trace: Trace, sequence: IndexedSequence, position: int) -> int | None:
+    """Tokens that were cached before the first row that a pass of this run computed."""
+    for start in range(0, position + 1, _SEARCHED):
+        rows = [row_of(trace, sequence, at) for at in range(start, min(start + _SEARCHED, position + 1))]
+        cached = [value for value in read_values(trace, "cached_tokens", rows) if value is not None]
+        if cached:
+            return int(cached[0])
+    return None
+
+
+_SEARCHED = 256
+"""Rows that are read at once."""
+
+
 def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFacts, RowFacts]:
     found: list[RowFacts] = []
     for trace, sequence in ((a, state.pair.a), (b, state.pair.b)):
@@ -97,5 +127,5 @@ def _facts(state: PairState, position: int, a: Trace, b: Trace) -> tuple[RowFact
         # Padding of the prompt stays in the KV cache, so a decode step still computes beside it.
         padded = [one["padded_tokens"] for one in (row, start) if one["padded_tokens"] is not None]
         shape["padded_tokens"] = max(padded, default=None)
-        found.append(RowFacts(shape, row["sampler"]))
+        found.append(RowFacts(shape, row["sampler"], _from_cache(trace, sequence, position)))
     return found[0], found[1]

@@ -15,9 +15,10 @@ from ...schemas.findings.execution import (
     SamplingDiffers,
     SettingDiffers,
     ShapeDiffers,
+    VariableChanged,
 )
-from ...schemas.findings.rows import FirstDifferenceAt, NotFinite
-from ...schemas.findings.statement import SIDES
+from ...schemas.findings.rows import FirstDifferenceAt, NotFinite, RepeatsDiffer
+from ...schemas.findings.statement import SIDES, Side
 from ...schemas.findings.unseen import NoEvidence
 from ...schemas.fingerprint import Absence, Fact
 from ...schemas.lane import NOT_KEPT, Lane, Setting
@@ -27,7 +28,16 @@ from ...schemas.verdict import FirstSite, FirstText, FirstToken
 from ..comparison.agreement import unseeded
 from .commands import Commands, reading
 from .observe.observation import Observation
-from .settings import OF_THE_CLIENT, TOKENS_OF_A_PASS, Group, field_changed, names_of, normal
+from .settings import (
+    OF_THE_CLIENT,
+    TOKENS_OF_A_PASS,
+    Group,
+    by_name,
+    decided_by,
+    field_changed,
+    names_of,
+    normal,
+)
 
 Shape = Literal["batch_size", "padded_tokens", "num_tokens", "cached_tokens"]
 SHAPES: tuple[Shape, ...] = ("batch_size", "padded_tokens", "num_tokens", "cached_tokens")
@@ -44,6 +54,8 @@ class RowFacts:
 
     shape: dict[Shape, int | None]
     sampler: dict[str, Any] | None
+    from_cache: int | None = None
+    """Tokens of its prompt that no pass of this run computed: read from a prefix cache; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class Basis:
     not_finite: list[NotFinite] = field(default_factory=list)
     observed: Observation = field(default_factory=Observation)
     """What was read again for the diagnosis."""
+    repeats: list[RepeatsDiffer] = field(default_factory=list)
+    """Requests whose repeats on one side gave different outputs."""
     reference: Reference | None = None
     """How both sides lie to a reference trace; None: there is none."""
 
@@ -89,6 +103,15 @@ class Basis:
         if token is None:
             return None
         return 0 if token.token_a is None else 1 if token.token_b is None else None
+
+    @property
+    def noisy(self) -> set[Side]:
+        """The sides whose repeats differ though they ran under equal conditions, as far as is known."""
+        pattern = self.observed.pattern
+        rows = [] if pattern is None else pattern.twins
+        return {one.side for one in rows if one.differing and not one.in_one_batch} | {
+            one.side for one in self.repeats if one.passes != "one pass"
+        }
 
     @property
     def has_fingerprints(self) -> bool:
@@ -153,7 +176,8 @@ class Basis:
 
     def number_of(self, name: str) -> int | None:
         """A lane setting that is a whole number on both sides, and the same."""
-        found = {reading(lane.settings[name]) for lane in self.lanes if name in lane.settings}
+        sides = [by_name(lane.settings) for lane in self.lanes]
+        found = {reading(settings[name][1]) for settings in sides if name in settings}
         value = found.pop() if len(found) == 1 else None
         return value if isinstance(value, int) and value > 0 else None
 
@@ -168,8 +192,33 @@ class Basis:
         return [
             field_changed(change)
             for change in self._known_changes
-            if change.section in sections and (fields is None or change.field in fields)
+            if change.section in sections
+            and (fields is None or change.field in fields)
+            and change.name not in self._of_variables
         ]
+
+    @cached_property
+    def variables(self) -> list[VariableChanged]:
+        """The environment variables that changed, each with what follows from it."""
+        changes = {change.name: change for change in self._known_changes}
+        return [
+            VariableChanged(
+                name=change.field,
+                before=_set_to(change.before),
+                after=_set_to(change.after),
+                follows=[
+                    field_changed(changes[name]) for name in decided_by(change.field) if name in changes
+                ],
+            )
+            for change in self._known_changes
+            if change.section == "determinism" and change.field.isupper()
+        ]
+
+    @cached_property
+    def _of_variables(self) -> frozenset[str]:
+        """Fields of the fingerprint that are a variable or follow from one."""
+        follows = [f"{one.section}.{one.field}" for variable in self.variables for one in variable.follows]
+        return frozenset({*follows, *(f"determinism.{variable.name}" for variable in self.variables)})
 
     @property
     def changed_tensors(self) -> list[str]:
@@ -202,6 +251,14 @@ class Basis:
         a, b = (side.shape.get(name) for side in self.differing)
         return None if a is None or b is None else (a, b)
 
+    @property
+    def from_cache(self) -> tuple[int, int] | None:
+        """Tokens that each side took from a prefix cache, not from its own chunks; None: not known."""
+        if self.differing is None:
+            return None
+        a, b = (side.from_cache for side in self.differing)
+        return None if a is None or b is None else (a, b)
+
     def shape_differences(self, *names: Shape) -> list[ShapeDiffers]:
         """Those of these numbers that differ."""
         found = [(name, self.shape(name)) for name in names or SHAPES]
@@ -225,7 +282,7 @@ class Basis:
     @cached_property
     def circumstances(self) -> list[str]:
         """What differs in how the rows were computed: names of settings, shapes, fingerprint sections."""
-        names = [setting.name for setting in self.setting_differences]
+        names = [normal(setting.name) for setting in self.setting_differences]
         # A pass that is a prefill on one side has a different cache too: one circumstance, not two.
         shapes: list[str] = [shape.name for shape in self.shape_differences()]
         if "num_tokens" in shapes and "cached_tokens" in shapes:
@@ -237,17 +294,19 @@ class Basis:
         ):  # a different chunk is a different pass, with a different cache before it
             shapes = [name for name in shapes if name not in ("num_tokens", "cached_tokens")]
         names = [name for name in names if name not in (*_NO_CIRCUMSTANCE, *shapes)]
-        a, b = (lane.settings for lane in self.lanes)
-        stated = [(reading(a[name]), reading(b[name])) for name in names if name in a and name in b]
+        a, b = (by_name(lane.settings) for lane in self.lanes)
+        stated = [(reading(a[name][1]), reading(b[name][1])) for name in names if name in a and name in b]
         sections = {
             change.section
             for change in self._known_changes
             if change.section not in _NO_CIRCUMSTANCES
+            and change.name not in self._of_variables
             # The fingerprint repeats some settings: what a setting says already is not a second difference.
             and (change.before and change.before.value, change.after and change.after.value) not in stated
         }
         channels = ["channel"] if self.channels_differ else []
-        return list(dict.fromkeys([*names, *shapes, *channels, *sorted(sections)]))
+        variables = [variable.name for variable in self.variables]
+        return list(dict.fromkeys([*names, *variables, *shapes, *channels, *sorted(sections)]))
 
     @property
     def channels_differ(self) -> bool:
@@ -277,9 +336,25 @@ class Basis:
 
         Of one engine also those that only one lane states, as the arguments of a server are.
         """
-        a, b = ({name: reading(setting) for name, setting in lane.settings.items()} for lane in self.lanes)
+        changed = {variable.name for variable in self.variables}
+        stated = [by_name(lane.settings) for lane in self.lanes]
+        # What a changed variable says, or decides, is no second difference.
+        sources = {
+            name: {side[name][1].source for side in stated if name in side}
+            for side in stated
+            for name in side
+        }
+        folded = {
+            name
+            for name, found in sources.items()
+            if name.removeprefix("env.") in changed or (found & changed and "lane" not in found)
+        }
+        a, b = (
+            {name: reading(setting) for name, (_, setting) in side.items() if name not in folded}
+            for side in stated
+        )
         found = [
-            SettingDiffers(name=name, a=a[name], b=b[name])
+            SettingDiffers(name=stated[1][name][0], a=a[name], b=b[name])
             for name in sorted({*a} & {*b})
             if None not in (a[name], b[name])
             and str(a[name]) != str(b[name])  # a lane may have stated a number as text
@@ -288,10 +363,12 @@ class Basis:
         one, other = self.lanes
         if one.engine == other.engine:
             for name in sorted({*a} ^ {*b}):
-                setting = (one if name in a else other).settings[name]
+                written, setting = stated[name in b][name]
                 if setting.source == "lane" and reading(setting) != NOT_KEPT:
                     stated_in = SIDES[name in b]
-                    found.append(SettingDiffers(name=name, a=a.get(name), b=b.get(name), stated_in=stated_in))
+                    found.append(
+                        SettingDiffers(name=written, a=a.get(name), b=b.get(name), stated_in=stated_in)
+                    )
         return found
 
     @cached_property
@@ -309,6 +386,11 @@ class Basis:
             for header in self.headers
         )
         return a, b
+
+
+def _set_to(fact: Fact | None) -> str | None:
+    """What a variable is set to; None: it is not set."""
+    return None if fact is None or fact.absence is Absence.UNSET else fact.text()
 
 
 def _is_known(fact: Fact | None) -> bool:

@@ -27,10 +27,10 @@ class FirstDifferences:
     """Where two runs differ first, in every way that they were compared."""
 
     diverging: PairState | None
-    """The first pair, in A's order, whose tokens part."""
+    """The pair that says most: whose tokens part at the earliest step, and not because one side ended."""
     differing: PairState | None
-    """The pair that `site` speaks of: the one whose tokens part first, if its rows differ; else the first
-    pair in A's order with a differing row."""
+    """The pair that `site` speaks of: the same, if its rows differ; else the first pair in A's order with a
+    differing row."""
     token: FirstToken | None
     site: FirstSite | None
     logprob: FirstLogprob | None = None
@@ -46,7 +46,8 @@ def first_differences(tally: Tally, a: Trace, b: Trace, pairing: Pairing | None 
         b: The trace B.
         pairing: Which sequences were compared as text; None: none.
     """
-    parted, moved = _diverging(tally), _differing(tally)
+    parted = most_telling(tally, a, b)
+    moved = _differing(tally, parted)
     return FirstDifferences(
         diverging=parted,
         differing=moved,
@@ -57,12 +58,39 @@ def first_differences(tally: Tally, a: Trace, b: Trace, pairing: Pairing | None 
     )
 
 
-def _diverging(tally: Tally) -> PairState | None:
-    return next((state for state in tally.pairs if state.pair.divergence is not None), None)
+def most_telling(tally: Tally, a: Trace, b: Trace) -> PairState | None:
+    """The pair whose tokens part at the earliest step, first those of which no side has merely ended.
+
+    A prompt comes before every step; of equals the first in A's order.
+    """
+    parted = [state for state in tally.pairs if state.pair.divergence is not None]
+    if len(parted) < 2:
+        return parted[0] if parted else None
+    sides = [
+        [(state.pair.a if index == 0 else state.pair.b, state.pair.divergence or 0) for state in parted]
+        for index in (0, 1)
+    ]
+    steps = [_steps_at(side, trace) for side, trace in zip(sides, (a, b), strict=True)]
+
+    def order(index: int) -> tuple[bool, int]:
+        there = [side[index] for side, found in zip(steps, sides, strict=True) if _holds(*found[index])]
+        return len(there) < len(sides), min(-1 if step is None else step for step in there)
+
+    return parted[min(range(len(parted)), key=order)]
 
 
-def _differing(tally: Tally) -> PairState | None:
-    parted = _diverging(tally)
+def _holds(sequence: IndexedSequence, position: int) -> bool:
+    return position < sequence.length
+
+
+def _steps_at(places: list[tuple[IndexedSequence, int]], trace: Trace) -> list[int | None]:
+    """The step at each place; None inside the prompt and beyond the end."""
+    rows = [row_of(trace, *place) for place in places]
+    steps: list[int | None] = read_values(trace, "step", rows)
+    return steps
+
+
+def _differing(tally: Tally, parted: PairState | None) -> PairState | None:
     if parted is not None and parted.first_position is not None:
         return parted
     return next((state for state in tally.pairs if state.first_position is not None), None)
@@ -95,8 +123,8 @@ def _first_token(state: PairState, a: Trace, b: Trace) -> FirstToken:
 
 
 def _first_logprob(tally: Tally, parted: PairState | None, a: Trace) -> FirstLogprob | None:
-    """The first place where log-probabilities differ: of the sequence whose tokens part first, if its differ,
-    else of the first one in A's order."""
+    """The first place where log-probabilities differ: of the sequence that says most, if its differ, else of
+    the first one in A's order."""
     moved = [state for state in tally.pairs if state.logprob_position is not None]
     if not moved:
         return None
@@ -136,7 +164,7 @@ def _first_text(pairing: Pairing) -> FirstText | None:
 
 def first_rows(tally: Tally, a: Trace, b: Trace) -> list[tuple[Trace, int]]:
     """The row in A and in B that `first_site` speaks of; none where only the logits differ, or nothing."""
-    state = _differing(tally)
+    state = _differing(tally, most_telling(tally, a, b))
     if state is None or state.first_position is None or state.first_site == LOGITS:
         return []
     return [

@@ -12,15 +12,52 @@ from dataclasses import dataclass
 from ...schemas.verdict import Cause, Interpretation
 from .evidence import Basis
 from .rules import execution, model, module, prompt, sampling
+from .rules.describe_module import beginning
 from .rules.finding import Confidence, Finding
 
 _ORDER: dict[Confidence, int] = {"high": 0, "medium": 1, "low": 2}
 _NO_ROUNDING = frozenset(
-    {"weights", "model-config", "positions", "kv-cache", "non-finite", "moe-routing", "beyond-rounding"}
+    {
+        "weights",
+        "model-config",
+        "positions",
+        "kv-cache",
+        "non-finite",
+        "moe-routing",
+        "beyond-rounding",
+        "drift-grows",
+        "stale-output",
+    }
 )
 """Causes whose drift is no rounding, so that what it swaps was no tie."""
 _AS_A: frozenset[Interpretation] = frozenset({"environment changed", "state A's value", "prompts part"})
 """Interpretations of the table for causes that no run can confirm; where one can, it has what A had."""
+_OF_ROWS = frozenset(
+    {
+        "model-config",
+        "dtype",
+        "not-repeatable",
+        "batch-rows",
+        "stale-output",
+        "moe-routing",
+        "positions",
+        "kv-cache",
+        "batch-shape",
+        "padding",
+        "prefill-decode",
+        "cache-boundary",
+        "prefill-chunk",
+        "attention-backend",
+        "threads",
+        "parallel-topology",
+        "graph-path",
+        "kernel",
+        "decode-path",
+        "one-row",
+        "module",
+    }
+)
+"""Causes that act at the first differing row, where they name no other place."""
 _OF_A_LIST: frozenset[Interpretation] = frozenset({"prompts part", "rows not finite"})
 """How the lists of differing tokens and rows are read; any other list is of changes of the environment."""
 
@@ -30,7 +67,8 @@ class Entry:
     """One row of the table."""
 
     id: str
-    find: Callable[[Basis], Finding | None]
+    find: Callable[[Basis], Finding | list[Finding] | None]
+    """A list: several causes of one kind, each with its own evidence."""
     interpretation: Interpretation
     """How to read what the confirming command gives."""
 
@@ -38,7 +76,7 @@ class Entry:
 def rank(basis: Basis) -> list[Cause]:
     """All causes that apply: direct proofs first, then by confidence, then in the order of the table; what
     only says why a token flipped comes after what says where the numbers began to differ."""
-    found = [(entry, finding) for entry in TABLE if (finding := entry.find(basis)) is not None]
+    found = [(entry, finding) for entry in TABLE for finding in _found(entry, basis)]
     if any(entry.id in _NO_ROUNDING for entry, _ in found):
         found = [one for one in found if one[0].id != "near-tie"]
     found.sort(
@@ -48,6 +86,7 @@ def rank(basis: Basis) -> list[Cause]:
         Cause(
             id=entry.id,
             subject=finding.subject,
+            place=finding.place or (beginning(basis) if entry.id in _OF_ROWS else None),
             evidence=finding.evidence,
             missing=[*finding.missing, *model.without_reference(entry.id, basis)],
             confidence=finding.confidence,
@@ -56,6 +95,11 @@ def rank(basis: Basis) -> list[Cause]:
         )
         for entry, finding in found
     ]
+
+
+def _found(entry: Entry, basis: Basis) -> list[Finding]:
+    found = entry.find(basis)
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
@@ -70,6 +114,7 @@ def _interpretation(entry: Entry, finding: Finding) -> Interpretation | None:
 
 TABLE: tuple[Entry, ...] = (
     Entry("tokenizer", prompt.tokenizer, "prompts part"),
+    Entry("prompt-clock", prompt.clock, "prompts part"),
     Entry("prompt-truncated", prompt.truncated, "prompts part"),
     Entry("prompt-insertion", prompt.insertion, "prompts part"),
     Entry("prompt", prompt.prompt, "prompts part"),
@@ -85,14 +130,16 @@ TABLE: tuple[Entry, ...] = (
     Entry("candidate-order", sampling.candidate_order, "repeats choose"),
     Entry("sampling-filter", sampling.sampling_filter, "repeats choose"),
     Entry("sampler", sampling.sampler, "repeats choose"),
+    Entry("not-repeatable", module.not_repeatable, "repeats differ"),
     Entry("weights", model.weights, "environment changed"),
     Entry("model-config", model.config, "environment changed"),
     Entry("dtype", model.dtype, "same setting as A"),
-    Entry("not-repeatable", module.not_repeatable, "repeats differ"),
     Entry("batch-rows", module.batch_rows, "repeats differ"),
+    Entry("stale-output", module.stale_output, "repeats at the same place"),
     Entry("moe-routing", module.routing, "repeats at the same place"),
     Entry("positions", module.positions, "repeats at the same place"),
     Entry("kv-cache", execution.kv_cache, "fresh cache"),
+    Entry("drift-grows", module.drift_grows, "repeats at the same place"),
     Entry("batch-shape", execution.batch, "same setting as A"),
     Entry("padding", execution.padding, "same setting as A"),
     Entry("prefill-decode", execution.paths, "same setting as A"),

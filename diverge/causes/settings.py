@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from ...schemas.change import ABSENT, Change
 from ...schemas.findings.execution import FieldChanged
+from ...schemas.lane import Setting
 
 Group = Literal["batch", "cache", "chunk", "padding", "attention", "threads", "parallel", "dtype", "graph"]
 
 LANE_SETTINGS: dict[Group, tuple[str, ...]] = {
     "batch": ("batch_size", "neighbours", "arrival"),
     "cache": ("cache", "enable_prefix_caching"),
-    "chunk": ("prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens", "enable_chunked_prefill"),
+    "chunk": (
+        "prefill_chunk",
+        "n_batch",
+        "n_ubatch",
+        "max_num_batched_tokens",
+        "chunked_prefill_size",
+        "enable_chunked_prefill",
+    ),
     "padding": ("padding_side",),
     "attention": ("attention", "attention_backend", "flash_attn", "env.VLLM_ATTENTION_BACKEND"),
     "threads": (
@@ -36,7 +45,9 @@ WITHOUT_CAUSE = ("repeat", "engine")
 """Settings that are no cause of their own: how often it ran, and what is named as the engine."""
 OF_THE_CLIENT = ("timeout", "ready_timeout", "port")
 """How long to wait and where: they change no number."""
-TOKENS_OF_A_PASS = frozenset({"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens"})
+TOKENS_OF_A_PASS = frozenset(
+    {"prefill_chunk", "n_batch", "n_ubatch", "max_num_batched_tokens", "chunked_prefill_size"}
+)
 """Those that say how many tokens a pass takes."""
 ONLY_PASSES = frozenset({"num_tokens", "cached_tokens", "cache", "prefill_chunk", "enable_prefix_caching"})
 """Circumstances that change in which passes rows are computed, and so no more than their rounding."""
@@ -65,6 +76,33 @@ OF_LOGITS = (
 """Sampling fields that change logits; those without a neutral value do not where they are empty."""
 
 
+_CPU_VARIABLES = ("ATEN_CPU_CAPABILITY", "MKL_", "OMP_", "OPENBLAS_", "ONEDNN_")
+_DECIDES: dict[str, tuple[str, ...]] = {
+    "ATEN_CPU_CAPABILITY": ("cpu.isa_in_use",),
+    "MKL_NUM_THREADS": ("cpu.torch_threads", "cpu.blas"),
+    "OMP_NUM_THREADS": ("cpu.torch_threads", "cpu.blas", "cpu.openmp"),
+    "OPENBLAS_NUM_THREADS": ("cpu.blas",),
+    "OPENBLAS_CORETYPE": ("cpu.blas",),
+    "VLLM_ATTENTION_BACKEND": ("engine.attention_backend",),
+}
+"""Variables, and the fields of a fingerprint that follow from them."""
+_SWITCHES = ("INVARIANT", "DETERMINISTIC")
+"""Parts of the names of variables that `determinism.batch_invariance` repeats."""
+
+
+def decided_by(variable: str) -> tuple[str, ...]:
+    """The fields of a fingerprint that follow from an environment variable."""
+    repeated = ("determinism.batch_invariance",) if any(word in variable for word in _SWITCHES) else ()
+    return (*_DECIDES.get(variable, ()), *repeated)
+
+
+def group_of(variable: str) -> Group | None:
+    """Which circumstance an environment variable changes; None: kernels, or it is not known."""
+    if variable.startswith(_CPU_VARIABLES):
+        return "threads"
+    return "attention" if f"env.{variable}" in LANE_SETTINGS["attention"] else None
+
+
 def names_of(*groups: Group) -> frozenset[str]:
     """The settings of some groups, as `normal` spells them."""
     return frozenset(normal(name) for group in groups for name in LANE_SETTINGS[group])
@@ -73,6 +111,11 @@ def names_of(*groups: Group) -> frozenset[str]:
 def normal(name: str) -> str:
     """A setting's name in the one spelling that comparisons use."""
     return name.replace("-", "_")
+
+
+def by_name(settings: Mapping[str, Setting]) -> dict[str, tuple[str, Setting]]:
+    """Settings by their one spelling, each with the name under which it was stated."""
+    return {normal(name): (name, setting) for name, setting in settings.items()}
 
 
 def field_changed(change: Change) -> FieldChanged:

@@ -125,7 +125,8 @@ def layer_number(label: str) -> int | None:
 
 def tensor_parallel_size(trace: Trace) -> int | None:
     """The tensor parallel size a trace ran under, or None where it does not say."""
-    setting = trace.header.lane.settings.get("tensor_parallel_size")
+    stated = {name.replace("-", "_"): known for name, known in trace.header.lane.settings.items()}
+    setting = stated.get("tensor_parallel_size")
     if setting is not None:
         for reading in (setting.observed, setting.resolved):
             if isinstance(reading, int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...schemas.trace import PARTS_SUFFIX
+from .findings.places import course
 from .findings.reference import reference_sentence
 from .findings.sentences import note, sentence, unseen_before, where, why
 from .format import NONE, does, moment, number, plain, plural, request_name, site_label
@@ -83,7 +84,12 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
 def second_line(verdict: Verdict) -> str:
     """Which run is unfinished, and where the difference starts, or how much was compared."""
     unfinished = [f"{name} is an unfinished run. " for name in unfinished_sides(verdict)]
-    return "".join(unfinished) + _start_or_extent(verdict)
+    behind = plain(course(verdict))
+    return (
+        "".join(unfinished)
+        + _start_or_extent(verdict)
+        + (f" {behind[0].upper()}{behind[1:]}." if behind else "")
+    )
 
 
 def unfinished_sides(verdict: Verdict) -> list[str]:

@@ -18,27 +18,32 @@ from .execution import (
     ShapeDiffers,
     TensorOfModule,
     TensorsChanged,
+    VariableChanged,
 )
 from .rows import (
     CacheBoundary,
     CachedTokensRead,
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     EqualSequences,
     ExpertsAtFault,
     FirstDifferenceAt,
     LogitsDiffering,
     NotFinite,
+    OriginsAbsorbed,
     OtherRows,
     OtherSequences,
     PrefillEqual,
     ReferenceDistance,
+    RepeatsDiffer,
     RoutingDiffers,
     RowLikeness,
     RowRelation,
     RowsBySize,
     RowsShifted,
+    StaleRow,
     TokenRow,
 )
 from .statement import Sentence, Statement
@@ -71,6 +76,8 @@ class Conclusion(Statement):
         "sampled tokens",
         "configuration without weights",
         "mask of the padding",
+        "not of rounding",
+        "padding attended to",
         "equal logits of two candidates",
         "separate random numbers",
         "comparison without draws",
@@ -88,11 +95,15 @@ Evidence = Annotated[
     | PassDiffers
     | SeveralDiffer
     | FieldChanged
+    | VariableChanged
     | TensorsChanged
     | TensorOfModule
     | FirstDifferenceAt
     | DriftSize
+    | DriftGrows
+    | OriginsAbsorbed
     | RowRelation
+    | StaleRow
     | RowLikeness
     | ConstantDifference
     | ChannelsDiffering
@@ -103,6 +114,7 @@ Evidence = Annotated[
     | RowsBySize
     | OtherSequences
     | EqualSequences
+    | RepeatsDiffer
     | RoutingDiffers
     | RowsShifted
     | CachedTokensRead

@@ -90,6 +90,18 @@ class FieldChanged(Statement):
     """Further parts of the same record that differ."""
 
 
+class VariableChanged(Statement):
+    """An environment variable, with the fields that follow from it."""
+
+    kind: Literal["variable-changed"] = "variable-changed"
+    name: str
+    before: str | None = None
+    """Absent: not set."""
+    after: str | None = None
+    follows: list[FieldChanged] = []
+    """Fields of the fingerprint that it decides, and that changed with it."""
+
+
 class TensorsChanged(Statement):
     """Tensors of the checkpoint whose digests differ."""
 
@@ -100,12 +112,13 @@ class TensorsChanged(Statement):
 
 
 class TensorOfModule(Statement):
-    """A changed tensor belongs to the module where the difference begins."""
+    """A changed tensor belongs to the module where the difference begins, or where its drift grows."""
 
     kind: Literal["tensor-of-module"] = "tensor-of-module"
     tensor: str
     site: str
     position: int
+    role: Literal["begins", "grows"] = "begins"
 
 
 class NoSeed(Statement):

@@ -34,7 +34,42 @@ class DriftSize(Statement):
     position: int | None = None
 
 
+class DriftGrows(Statement):
+    """A module whose drift is beyond rounding, and far above that of all that ran before it."""
+
+    kind: Literal["drift-grows"] = "drift-grows"
+    site: str
+    position: int
+    rel_drift: Real
+    ulps: Real
+    dtype: str
+    before: Real
+    """Median drift of the differing sites before it."""
+    factor: Real
+    """The one over the other."""
+
+
+class OriginsAbsorbed(Statement):
+    """Differences whose layer gives an equal output all the same."""
+
+    kind: Literal["origins-absorbed"] = "origins-absorbed"
+    count: int
+    site: str | None = None
+    """Where the first one begins that goes on; absent: none that was looked at does."""
+    position: int | None = None
+
+
 RowRelationKind = Literal["negative", "zeros", "scaled", "signs flipped", "signs flipped or reordered"]
+
+
+class StaleRow(Statement):
+    """B's row is one that B gave for an earlier position, while what it was given is not."""
+
+    kind: Literal["stale-row"] = "stale-row"
+    site: str
+    position: int
+    earlier: int
+    """The position whose row it repeats."""
 
 
 class RowRelation(Statement):
@@ -156,6 +191,25 @@ class EqualSequences(Statement):
     """Those whose row differs from the sequence's."""
 
 
+class RepeatsDiffer(Statement):
+    """Requests that ran several times on one side, and gave different outputs."""
+
+    kind: Literal["repeats-differ"] = "repeats-differ"
+    side: Side
+    passes: Literal["equal", "one pass", "not known"]
+    """Whether the repeats ran in forward passes of equal shape, or as rows of one pass."""
+    request_id: str
+    """The first of them."""
+    samples: int
+    """How often that one ran, …"""
+    unique: int
+    """… and how many different outputs it gave."""
+    requests: int
+    """Requests whose repeats differ, …"""
+    repeated: int
+    """… of so many that ran several times."""
+
+
 class RoutingDiffers(Statement):
     """A router chose different experts."""
 
@@ -172,6 +226,12 @@ class RoutingDiffers(Statement):
     compared: int | None = None
     """… of so many."""
 
+    @property
+    def same_experts(self) -> bool:
+        """Both sides chose the same experts, in a different order."""
+        a, b = self.experts_a, self.experts_b
+        return a is not None and b is not None and sorted(a) == sorted(b)
+
 
 class RowsShifted(Statement):
     """B's rows of a table of positions are those that A has at other positions."""
@@ -181,6 +241,9 @@ class RowsShifted(Statement):
     position: int
     shift: int | None = None
     """B's position ids less A's; absent: it is no row that A has nearby."""
+    padded: int | None = None
+    """How many padded tokens more B's row has than A's: positions that count the padding are shifted by as
+    many. Absent: as many."""
 
 
 class CachedTokensRead(Statement):

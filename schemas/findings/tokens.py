@@ -127,7 +127,17 @@ class PromptsDiffer(Statement):
     """How two prompts differ."""
 
     kind: Literal["prompts-differ"] = "prompts-differ"
-    how: Literal["tokens", "same text", "first tokens missing", "last tokens missing", "inserted"]
+    how: Literal[
+        "tokens",
+        "same text",
+        "first tokens missing",
+        "last tokens missing",
+        "inserted",
+        "BOS doubled",
+        "BOS missing",
+        "clock",
+    ]
+    """`BOS doubled`: `side` begins with it more than once. `clock`: they differ in dates and times only."""
     position: int
     """The first differing token."""
     side: Side | None = None
@@ -139,5 +149,8 @@ class PromptsDiffer(Statement):
     tokens_a: list[int] = []
     """The first tokens that differ, are missing or inserted."""
     tokens_b: list[int] = []
+    clock_a: str | None = None
+    """Of `clock`: the first date or time that differs."""
+    clock_b: str | None = None
     inserted_text: str | None = None
     """Absent: not known."""

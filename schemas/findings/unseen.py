@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..base import Record
+from .rows import EqualSequences
 from .statement import Sentence, SequenceName, Statement
 
 
@@ -206,7 +207,8 @@ NotSeen = Annotated[
     | NotRecorded
     | SummariesDiffer
     | LogprobKinds
-    | ObserverChanged,
+    | ObserverChanged
+    | EqualSequences,
     Field(discriminator="kind"),
 ]
 """What limits a whole comparison."""

@@ -23,6 +23,7 @@ from rip import cli
 from rip.diverge.compare import Context, diverge
 from rip.diverge.present.findings.sentences import unseen_before, why
 from rip.schemas.change import Change
+from rip.schemas.findings.execution import SeveralDiffer
 from rip.schemas.findings.unseen import SitesLeftOut
 from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
 from rip.schemas.lane import Lane, Setting
@@ -291,10 +292,57 @@ def test_readings_that_a_side_could_not_make_are_no_difference(tmp_path: Path) -
         ),
     ]
     verdict = compared(tmp_path, *moved(), changes)
-    assert [item.id for item in verdict.causes] == ["kernel"]
-    assert sentences(verdict.causes[0].evidence) == [
-        "changed in the fingerprint: determinism.ATEN_CPU_CAPABILITY: unavailable: not set → avx2"
+    assert [item.id for item in verdict.causes] == ["threads"]
+    assert sentences(verdict.causes[0].evidence)[0] == "ATEN_CPU_CAPABILITY: not set → avx2"
+
+
+def test_a_variable_is_one_cause_and_what_follows_from_it_is_folded_under_it(tmp_path: Path) -> None:
+    def change(section: str, field: str, before: Any, after: Any) -> Change:
+        return Change(section=section, field=field, before=before, after=after)
+
+    unset = unavailable("not set", "environ")
+    changes = [
+        change("determinism", "ATEN_CPU_CAPABILITY", unset, fact("default", "environ")),
+        change("cpu", "isa_in_use", fact("AVX512", "torch"), fact("DEFAULT", "torch")),
     ]
+    (tmp_path / "one").mkdir()
+    [found] = compared(tmp_path / "one", *moved(), changes).causes
+    assert found.label == "ATEN_CPU_CAPABILITY: not set → default"
+    said = sentences(found.evidence)
+    assert said[0].endswith("from it follows cpu.isa_in_use: AVX512 → DEFAULT")
+    assert not any("several things differ" in line for line in said)
+    # A second variable is a second cause, with its own values; a model of CPU follows from neither.
+    changes += [
+        change("determinism", "NVIDIA_TF32_OVERRIDE", fact("0", "environ"), fact("1", "environ")),
+        change("cpu", "model", fact("EPYC 9654", "cpuinfo"), fact("Xeon 8480", "cpuinfo")),
+    ]
+    causes = compared(tmp_path, *moved(), changes).causes
+    assert [one.label for one in causes] == [
+        "ATEN_CPU_CAPABILITY: not set → default",
+        "Different CPU threads or instruction set",
+        "NVIDIA_TF32_OVERRIDE: 0 → 1",
+    ]
+    for one in causes:
+        assert SeveralDiffer(names=["ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE", "cpu"]) in [
+            evidence.model_copy(update={"text": None}) for evidence in one.evidence
+        ]
+
+
+def test_threads_that_a_variable_sets_are_no_second_cause(tmp_path: Path) -> None:
+    def lane_of(count: int, source: str) -> Lane:
+        return Lane(name="l", engine="hf", settings={"threads": Setting(resolved=count, source=source)})
+
+    changes = [
+        Change(
+            section="determinism",
+            field="OMP_NUM_THREADS",
+            before=unavailable("not set", "environ"),
+            after=fact("1", "environ"),
+        )
+    ]
+    lanes = {"a_lane": lane_of(4, "engine default"), "b_lane": lane_of(1, "OMP_NUM_THREADS")}
+    [found] = compared(tmp_path, *moved(), changes, **lanes).causes
+    assert found.label == "OMP_NUM_THREADS: not set → 1"
 
 
 def test_a_greedy_request_does_not_depend_on_fields_of_draws(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.traces import (
+    NOT_COMPUTED,
     header,
     result,
     sequence,
@@ -18,7 +19,7 @@ from fakes.verdicts import SITES, cause, change, flip, lane, pair, sampled, sent
 from rip.diverge.causes.rank import TABLE
 from rip.diverge.compare import diverge
 from rip.schemas.change import Change
-from rip.schemas.findings.execution import ShapeDiffers
+from rip.schemas.findings.execution import SettingDiffers, ShapeDiffers
 from rip.schemas.lane import Lane, Setting
 from rip.schemas.verdict import Cause, Verdict
 
@@ -259,9 +260,70 @@ def test_prefill_against_decode_and_chunk_boundaries(tmp_path: Path) -> None:
     b.shapes["num_tokens"][:6], b.shapes["cached_tokens"][:6] = [4, 4, 4, 4, 2, 2], [0, 0, 0, 0, 4, 4]
     folder = tmp_path / "chunk"
     folder.mkdir()
-    found = verdict_of(folder, a, b).causes[0]
-    assert found.id == "cache-boundary"
-    assert any("exactly at a boundary: position 4" in line for line in sentences(found.evidence))
+    found = verdict_of(folder, a, b)
+    # All rows were computed: the prompt was cut, and nothing came from a cache.
+    assert found.causes[0].id == "prefill-chunk"
+    assert "cache-boundary" not in [one.id for one in found.causes]
+    assert "--set prefill_chunk=0" in typed(found.causes[0])
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    b.shapes["num_tokens"][:4], b.shapes["cached_tokens"][:4] = NOT_COMPUTED, NOT_COMPUTED
+    b.present[:4] = False
+    warm = verdict_of(folder, a, b).causes[0]
+    assert warm.id == "cache-boundary"
+    assert any("exactly at a boundary: position 4" in line for line in sentences(warm.evidence))
+
+
+def test_the_confirming_run_takes_the_chunk_of_a(tmp_path: Path) -> None:
+    a, b = pair((4, 3))
+    a.shapes["num_tokens"][:6], a.shapes["cached_tokens"][:6] = [5, 5, 5, 5, 5, 1], [0, 0, 0, 0, 0, 5]
+    b.shapes["num_tokens"][:6], b.shapes["cached_tokens"][:6] = [4, 4, 4, 4, 2, 2], [0, 0, 0, 0, 4, 4]
+    for engine, wanted in (("hf", "prefill_chunk=5"), ("vllm", "max_num_batched_tokens=5")):
+        (tmp_path / engine).mkdir()
+        lanes = {side: Lane(name="l", engine=engine, model="m") for side in ("a_lane", "b_lane")}
+        found = verdict_of(tmp_path / engine, a, b, **lanes).causes[0]
+        assert found.id == "prefill-chunk"
+        assert f"--set {wanted}" in typed(found)
+
+
+def test_one_setting_in_two_spellings_is_one(tmp_path: Path) -> None:
+    def of(folder: str, **sizes: int) -> Verdict:
+        (tmp_path / folder).mkdir()
+        sides = [
+            Lane(name="l", engine="vllm", model="m", settings={name: Setting(resolved=size, source="lane")})
+            for name, size in sizes.items()
+        ]
+        return verdict_of(tmp_path / folder, *pair((3, 2)), a_lane=sides[0], b_lane=sides[1])
+
+    same = of("same", **{"tensor-parallel-size": 2, "tensor_parallel_size": 2})
+    assert "parallel-topology" not in [one.id for one in same.causes]
+    found = cause(of("other", **{"tensor-parallel-size": 1, "tensor_parallel_size": 2}), "parallel-topology")
+    [differ] = [one for one in found.evidence if isinstance(one, SettingDiffers)]
+    assert (differ.a, differ.b, differ.stated_in) == (1, 2, "both")
+    assert typed(found).count("--set") == 1
+    assert "--set tensor_parallel_size=1" in typed(found)
+
+
+def test_the_headline_is_the_sequence_that_says_most(tmp_path: Path) -> None:
+    def traces(*parted: int | None) -> Verdict:
+        a, b = ([sequence(i, 0, prompt=6, decode=8, request_id=f"r{i}") for i in range(4)] for _ in "ab")
+        for one, at in zip(b, parted, strict=True):
+            if at is not None:
+                one.tokens[at] += 1
+        b[0] = b[0].rows(0, 8)  # the first request merely ends early
+        for name, side in (("a", a), ("b", b)):
+            write_trace(tmp_path / f"{name}.parquet", side, header([], [f"r{i}" for i in range(4)]))
+        return diverge(tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "out", force=True)
+
+    first = traces(None, 11, 9, None).first_token
+    assert first is not None
+    assert (first.request_id, first.step) == ("r2", 3)
+    ended = traces(None, None, None, None).first_token
+    assert ended is not None
+    assert ended.request_id == "r0"
+    prompt = traces(None, 7, None, 3).first_token
+    assert prompt is not None
+    assert (prompt.request_id, prompt.step) == ("r3", None)
 
 
 def test_weights_and_dtype_are_no_cause_where_no_number_differs(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from rip.schemas.trace import (
 )
 
 MODULES = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp")
+NOT_COMPUTED = -1
+"""A number of the pass of a row that no pass computed: null in the trace."""
 SHAPES = ("batch_size", "batch_row", "num_tokens", "padded_tokens", "cached_tokens")
 
 
@@ -283,7 +285,10 @@ def _piece(index: int, first: int, rows: Sequence, schema: pa.Schema) -> pa.Tabl
             ],
             schema.field("sampler").type,
         ),
-    } | {name: pa.array(values, mask=_untold_shapes(rows, n)) for name, values in rows.shapes.items()}
+    } | {
+        name: pa.array(values, mask=_untold_shapes(rows, n) | (values == NOT_COMPUTED))
+        for name, values in rows.shapes.items()
+    }
     for name, text in constant.items():
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), [text])
     if "site_hash" in schema.names:

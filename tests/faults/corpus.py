@@ -10,6 +10,7 @@ import pytest
 from faults import (
     kinds_attention,
     kinds_cache,
+    kinds_course,
     kinds_lane,
     kinds_modules,
     kinds_real,
@@ -19,13 +20,16 @@ from faults import (
 from faults.case import Case
 from faults.lab import Seen
 from faults.zoomed import op_named, proven
-from rip.schemas.findings.execution import FieldChanged
+from rip.schemas.findings.execution import FieldChanged, TensorOfModule
 from rip.schemas.findings.rows import (
     CacheBoundary,
     ConstantDifference,
+    DriftGrows,
     ExpertsAtFault,
+    OriginsAbsorbed,
     RoutingDiffers,
     RowRelation,
+    StaleRow,
 )
 from rip.schemas.findings.statement import Statement
 from rip.schemas.findings.tokens import (
@@ -87,6 +91,10 @@ SHOWS: dict[str, Callable[[Cause], bool]] = {
     "one token more in the prompt": _evidence(PromptsDiffer, how="inserted", side="B", count=1),
     "template with one more space": _evidence(FieldChanged, section="template"),
     "template without its system prompt": _evidence(FieldChanged, section="template"),
+    "two causes: batch and a module": _evidence(DriftGrows),
+    "two causes: batch and weights": _evidence(TensorOfModule, role="grows"),
+    "origin absorbed": _evidence(OriginsAbsorbed, count=1, site="layers.1.mlp.down_proj"),
+    "stale output": _evidence(StaleRow),
     "prefix cache warm": _evidence(CacheBoundary, block_sizes=bool),
 }
 """What the cause that is ranked first must show of some kinds, as data."""
@@ -98,7 +106,16 @@ def all_cases(real_model: bool) -> Iterator[Case]:
     Args:
         real_model: Also those on SmolLM2.
     """
-    for family in (kinds_weights, kinds_modules, kinds_attention, kinds_cache, kinds_sampling, kinds_lane):
+    families = (
+        kinds_weights,
+        kinds_modules,
+        kinds_attention,
+        kinds_cache,
+        kinds_sampling,
+        kinds_lane,
+        kinds_course,
+    )
+    for family in families:
         yield from family.cases()
     if real_model:
         yield from kinds_real.cases()

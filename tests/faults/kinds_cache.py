@@ -141,7 +141,7 @@ def _corrupted() -> Iterator[Case]:
                     Side(settings=together, plant=plant),
                     KV,
                     attn(model, layer),
-                    LENGTHS[0] + step,
+                    step=step,
                     named=an_op("flip.default", module=""),
                 )
 

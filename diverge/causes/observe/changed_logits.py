@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,8 @@ class ChangedLogits:
     """Those whose logits differ."""
     tokens: list[tuple[int, float, float]] = field(default_factory=list)
     """Token, its logit in A and in B: of the first few of them."""
+    agreed: bool = False
+    """Later positions at which only logits differ list the same tokens, and others that are equal."""
     drift: float | None = None
     """Norm of the differences over that of the logits, of the common candidates."""
 
@@ -52,7 +55,18 @@ def changed_logits(a: Trace, b: Trace, state: PairState, position: int) -> Chang
     with np.errstate(all="ignore"):  # not finite: no size
         norms = float(np.linalg.norm(left)), float(np.linalg.norm(right))
         size = float(np.linalg.norm(right - left)) / max(*norms, 1e-30)
-    return ChangedLogits(len(common), len(differing), tokens, size if np.isfinite(size) else None)
+    return ChangedLogits(len(common), len(differing), tokens, drift=size if np.isfinite(size) else None)
+
+
+def agreed(found: ChangedLogits, later: Iterable[ChangedLogits]) -> bool:
+    """Whether single rows of the head explain the logits that differ, here and at later positions.
+
+    Some candidate must be equal, and at a later position the same tokens differ, no other.
+    """
+    own = {token for token, _, _ in found.tokens}
+    several = [one for one in later if one.differing]
+    alone = [one for one in several if {token for token, _, _ in one.tokens} <= own]
+    return found.common > found.differing and bool(several) and len(alone) == len(several)
 
 
 def _same(a: float, b: float) -> bool:

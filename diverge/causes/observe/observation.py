@@ -19,6 +19,7 @@ from ...reading.load import Trace
 from .draws import MOST_STEPS, Choices, choices, first_offset
 from .routing import is_choice
 from .row_pattern import RowPattern, row_pattern
+from .twins import OneTrace
 
 _STARTS = 64
 """Sequences whose first draw is looked at."""
@@ -45,20 +46,26 @@ class Observation:
 
 
 def observe(
-    tally: Tally, a: Trace, b: Trace, diverging: PairState | None, differing: PairState | None
+    tally: Tally,
+    traces: tuple[Trace, Trace],
+    diverging: PairState | None,
+    differing: PairState | None,
+    sides: tuple[OneTrace, OneTrace],
 ) -> Observation:
     """Read it.
 
     Args:
         tally: What was compared.
-        a: The trace A.
-        b: The trace B.
+        traces: A and B.
         diverging: The pair whose tokens part first.
         differing: The pair that the first differing row is of.
+        sides: The sequences of each trace.
     """
+    a, b = traces
     pattern = None
     if differing is not None:
-        pattern = row_pattern(differing, tally, a, b, prompt_length(a, differing.pair.a), _dtype(a))
+        length = prompt_length(a, differing.pair.a)
+        pattern = row_pattern(differing, tally, traces, length, _dtype(a), sides)
     if diverging is None:
         return Observation(pattern)
     pair = diverging.pair
@@ -71,11 +78,11 @@ def observe(
     if prompts[0] != prompts[1] or at >= min(pair.a.length, pair.b.length):
         return Observation(pattern, prompts, ends=ends, last=last)
     first = max(lengths[0], at - MOST_STEPS // 2)
-    sides = [
+    chosen = [
         choices(trace, sequence, lengths[0], range(first, min(sequence.length, first + MOST_STEPS)))
         for trace, sequence in ((a, pair.a), (b, pair.b))
     ]
-    known = all(len(side.steps) > at - first for side in sides)
+    known = all(len(side.steps) > at - first for side in chosen)
     starts = [
         (
             first_offset(a, state.pair.a, prompt_length(a, state.pair.a)),
@@ -86,7 +93,7 @@ def observe(
     return Observation(
         pattern,
         prompts,
-        (sides[0], sides[1]) if known else None,
+        (chosen[0], chosen[1]) if known else None,
         at - first if known else None,
         starts,
         ends,

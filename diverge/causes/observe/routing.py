@@ -5,6 +5,7 @@ Shapes: P positions of one sequence, S compared sites.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,16 @@ def _indices(sketches: np.ndarray, width: int) -> np.ndarray:
     """int64[n, width]: the chosen experts."""
     found: np.ndarray = np.abs(sketches[:, :width]).astype(np.int64)
     return found
+
+
+def has_experts(plan: SitePlan, site: int) -> bool:
+    """Experts, or what a router chose, were observed in the block of a site."""
+    block = f"{plan.sites[site].name.rpartition('.')[0]}."
+    beside = [one for one in plan.sites if one.name.startswith(block)]
+    return any(is_choice(one) or _EXPERTS.search(one.name) for one in beside)
+
+
+_EXPERTS = re.compile(r"(^|\.)experts(\.|$)")
 
 
 def is_choice(site: Site) -> bool:

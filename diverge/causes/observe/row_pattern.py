@@ -7,23 +7,28 @@ Shapes: P positions of one sequence, S compared sites.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ....schemas.findings.rows import OtherSequences, RowRelation
+from ....schemas.findings.rows import EqualSequences, OtherSequences, RowRelation, RowRelationKind
 from ....schemas.findings.statement import SequenceName
 from ....schemas.trace import SKETCH_SIZE, Site
+from ...comparison.align import Pair
 from ...comparison.site_plan import SitePlan
 from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
-from .changed_logits import EPSILON, ROUNDING, ChangedLogits, changed_logits, in_ulps
-from .routing import Routing, experts_at_fault, first_routing
+from .changed_logits import EPSILON, ROUNDING, ChangedLogits, agreed, changed_logits, in_ulps
+from .course import Absorbed, Jump, absorbed, jumps
+from .routing import Routing, experts_at_fault, first_routing, has_experts
+from .twins import OneTrace, twins_at
 
 _ALIKE = 1e-2
 """Relative: differences of sketches that lie closer than this are one vector, but for rounding."""
+_LATER = 16
+"""Later positions whose logits are looked at too, where they are all that differs."""
 _FEW = 3
 """Rows below which nothing is called constant."""
 
@@ -38,10 +43,14 @@ class AcrossPositions:
     """How many further rows differ, by no more than rounding."""
     constant: bool = False
     """B's rows less A's are one vector: something constant is added, or missing."""
+    lanes: list[int] | None = None
+    """Lanes of the sketch that differ in any of these rows; None: too few rows, or too narrow a site."""
+    relation: RowRelation | None = None
+    """What each of these rows of B is of A's; None: they are not all the same."""
 
 
 def across_positions(
-    rows: PairRowReader, state: PairState, positions: np.ndarray, dtype: str
+    rows: PairRowReader, state: PairState, positions: np.ndarray, site: Site
 ) -> AcrossPositions:
     """Read the site's rows.
 
@@ -49,9 +58,9 @@ def across_positions(
         rows: Of both sides.
         state: The pair, whose first differing site is looked at.
         positions: Those at which the site differs though its inputs are equal, ascending.
-        dtype: Of the site.
+        site: The site.
     """
-    epsilon = EPSILON.get(dtype)
+    epsilon = EPSILON.get(site.dtype)
     if epsilon is None or not len(positions):
         return AcrossPositions()
     (a, norms_a), (b, norms_b) = rows.column(state.pair, positions, state.first_site)
@@ -65,7 +74,35 @@ def across_positions(
         allowed = _ALIKE * np.linalg.norm(mean) + ROUNDING * epsilon * size
         constant = len(positions) >= _FEW and bool(large.all()) and bool((scatter <= allowed).all())
         constant = constant and bool(np.linalg.norm(mean) > 10 * (ROUNDING * epsilon * size).max())
-    return AcrossPositions(positions[large].tolist(), int(np.count_nonzero(~large)), constant)
+    # A lane is hardly more than an element of a narrow site, and one row shows no channel.
+    agree = site.width >= 2 * SKETCH_SIZE and len(positions) > 1
+    return AcrossPositions(
+        positions[large].tolist(),
+        int(np.count_nonzero(~large)),
+        constant,
+        np.flatnonzero((a != b).any(axis=0)).tolist() if agree else None,
+        _relation_of_all(a, norms_a, b, norms_b),
+    )
+
+
+def _relation_of_all(
+    a: np.ndarray, norms_a: np.ndarray, b: np.ndarray, norms_b: np.ndarray
+) -> RowRelation | None:
+    """What every row of B is of A's. a, b: float32[n, 16]; norms: float32[n]."""
+    found = [
+        _relation((one, float(size)), (other, float(length)))
+        for one, size, other, length in zip(a, norms_a, b, norms_b, strict=True)
+    ]
+    kinds = {None if one is None else one.relation for one in found}
+    if None in kinds:
+        return None
+    flips: set[RowRelationKind | None] = {"signs flipped", "signs flipped or reordered"}
+    if len(kinds) > 1 and not kinds <= flips:
+        return None
+    factors = [one.factor for one in found if one is not None and one.factor is not None]
+    alike = not factors or max(factors) - min(factors) <= 10 * _SAME_SCALE * abs(factors[0])
+    least = next((one for one in found if one is not None and one.relation != "signs flipped"), found[0])
+    return least if alike else None
 
 
 def other_sequences(state: PairState, tally: Tally) -> OtherSequences | None:
@@ -98,35 +135,10 @@ def other_sequences(state: PairState, tally: Tally) -> OtherSequences | None:
 
 WINDOW = 128
 """Positions before and behind the first difference that are read again."""
-MOST_TWINS = 16
-"""Other sequences that are looked at for equal tokens."""
 _SAME_NORM = 1e-6
 """Relative: a norm is a float32 whose sum depends on the order of its terms."""
 _SAME_SCALE = 1e-3
 """Relative: sketches of a scaled bfloat16 row are scaled up to its rounding."""
-_JUMP = 100.0
-"""A module that only passes rounding on multiplies it by a few; above this it adds something of its own."""
-
-
-@dataclass(frozen=True)
-class Twin:
-    """A second sequence of both traces whose tokens are the same up to the first difference."""
-
-    request_id: str
-    sample: int
-    equal_in_a: bool
-    """Its row at the differing place equals that of the sequence in A."""
-    equal_in_b: bool
-
-
-@dataclass(frozen=True)
-class Jump:
-    """The first site of the first differing row whose drift is far above that of all sites before it."""
-
-    site: Site
-    drift: float
-    before: float
-    """Largest drift of the sites before it."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +154,12 @@ class RowPattern:
     drift: float | None
     """Relative, from the sketches."""
     lanes_differing: list[int] | None = None
-    """Which lanes of the sketch differ: element i adds to lane i modulo 16 alone. None: not known."""
+    """Which lanes of the sketch differ in any row that differs with equal inputs: element i adds to lane
+    i modulo 16 alone. None: not known, as where a single row differs."""
     likeness: tuple[float, float] | None = None
     """B's norm over A's, and the cosine between the rows estimated by their sketches; None: not known."""
     relation: RowRelation | None = None
-    """What B's row is of A's; None: nothing simple."""
+    """What each of these rows of B is of A's; None: nothing simple, or not the same of all."""
     shift: int | None = None
     """B's rows here are those that A has so many positions later, from the difference on."""
     equal_before: int = 0
@@ -157,13 +170,20 @@ class RowPattern:
     """Likewise."""
     later_positions: list[int] = field(default_factory=list)
     """Later positions with the token of the first difference: for tables that a token looks up."""
-    twins: list[Twin] = field(default_factory=list)
+    twins: list[EqualSequences] = field(default_factory=list)
+    """What other sequences of one trace with the same tokens show of this row."""
+    with_experts: bool = False
+    """Experts, or what a router chose, were observed in the block of the site."""
+    repeats: int | None = None
+    """An earlier position whose row B gives again here, though what it is given differs; None: none."""
     experts: list[int] = field(default_factory=list)
     """Those whose rows alone differ, where the site is the output of experts."""
     routing: Routing | None = None
     """None: no router is known to choose differently."""
-    jump: Jump | None = None
-    """None: the drift grows from site to site, or is not known."""
+    jumps: list[Jump] = field(default_factory=list)
+    """Of the first row that has any; empty: the drift grows from site to site, or is not known."""
+    absorbed: Absorbed | None = None
+    """None: the difference goes on from its first row."""
     logits: ChangedLogits = field(default_factory=ChangedLogits)
     """Which candidates' logits differ, where only logits do."""
     across: AcrossPositions = field(default_factory=AcrossPositions)
@@ -183,18 +203,24 @@ class RowPattern:
 
 
 def row_pattern(
-    state: PairState, tally: Tally, a: Trace, b: Trace, prompt_length: int, dtype: str
+    state: PairState,
+    tally: Tally,
+    traces: tuple[Trace, Trace],
+    prompt_length: int,
+    dtype: str,
+    sides: tuple[OneTrace, OneTrace],
 ) -> RowPattern | None:
     """Read the rows around the first difference of a pair.
 
     Args:
         state: A pair with a difference.
         tally: What was compared.
-        a: The trace A.
-        b: The trace B.
+        traces: A and B.
         prompt_length: Of the pair's sequence in A.
         dtype: That of the logits, where they are all that differs.
+        sides: The sequences of each trace.
     """
+    a, b = traces
     at = state.first_position
     if at is None:
         return None
@@ -210,13 +236,22 @@ def row_pattern(
         before = 0 if at < prompt_length else 1  # the last prompt row has logits, and comes before decoding
         head = Site(name="lm_head", dtype=dtype)
         found = changed_logits(a, b, state, at)
+        behind = range(at + 1, min(state.pair.comparable, at + 1 + _LATER))
+        later = (changed_logits(a, b, state, position) for position in behind)
+        found = replace(found, agreed=agreed(found, later))
         return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
     with PairRowReader(a, b, plan) as rows:
-        return _pattern(state, tally, rows, known)
+        return _pattern(state, tally.plan, rows, known, sides)
 
 
-def _pattern(state: PairState, tally: Tally, rows: PairRowReader, known: dict[str, Any]) -> RowPattern:
-    plan, pair, site = tally.plan, state.pair, state.first_site
+def _pattern(
+    state: PairState,
+    plan: SitePlan,
+    rows: PairRowReader,
+    known: dict[str, Any],
+    sides: tuple[OneTrace, OneTrace],
+) -> RowPattern:
+    pair, site = state.pair, state.first_site
     at = state.first_position
     assert at is not None
     start, stop = max(0, at - WINDOW), min(pair.comparable, at + WINDOW)
@@ -227,38 +262,38 @@ def _pattern(state: PairState, tally: Tally, rows: PairRowReader, known: dict[st
     later = fresh & (np.arange(start, stop) > at)
     differing = np.flatnonzero(fresh & unlike[:, site]) + start
     tokens = pair.a.tokens
+    routing = first_routing(plan, unlike, both, start, rows, state)
+    chosen_from = None if routing is None else routing.position
     if plan.sketches:
+        across = across_positions(rows, state, differing, plan.sites[site])
         known |= {
-            "lanes_differing": _lanes(plan, rows, state),
+            "lanes_differing": across.lanes,
             "likeness": _likeness(rows, state),
-            "relation": _relation(rows, state),
+            "relation": across.relation,
             "experts": experts_at_fault(
                 plan, state, rows.a, np.flatnonzero(fresh) + start, unlike[fresh, site]
             ),
-            "across": across_positions(rows, state, differing, plan.sites[site].dtype),
-            "jump": _jump(rows, state, plan, unlike[at - start]),
+            "across": across,
+            "jumps": jumps(rows, state, plan, known["prompt_length"], chosen_from),
         }
     return RowPattern(
         site=plan.sites[site],
-        shift=_shift(a[:, site], b[:, site], both[:, site], at - start),
+        shift=_shift(rows, pair, site, start, at),
         equal_before=int(np.count_nonzero(both[: at - start, site])),
         equal_after=int(np.count_nonzero(later & ~unlike[:, site])),
         differing_after=int(np.count_nonzero(later & unlike[:, site])),
         later_positions=[int(q) for q in np.flatnonzero(tokens[start:stop] == tokens[at]) + start if q > at],
-        twins=_twins(state, tally, rows, (a[at - start, site], b[at - start, site])),
-        routing=first_routing(plan, unlike, both, start, rows, state),
+        twins=[
+            found
+            for side, sequence, reader in zip(sides, (pair.a, pair.b), (rows.a, rows.b), strict=True)
+            for found in twins_at(side, sequence, at, site, reader, plan.sites[site].label())
+        ],
+        repeats=_repeats(a, b, both, tokens[start:stop], site, at - start, start),
+        routing=routing,
+        with_experts=has_experts(plan, site),
+        absorbed=absorbed(plan, unlike, at - start, start),
         **known,
     )
-
-
-def _lanes(plan: SitePlan, rows: PairRowReader, state: PairState) -> list[int] | None:
-    """Lanes of the first row's sketches that differ."""
-    assert state.first_position is not None
-    if plan.sites[state.first_site].width < 2 * SKETCH_SIZE:
-        return None  # a lane is hardly more than an element
-    (a, _), (b, _) = _sketches(rows, state)
-    lanes: list[int] = np.flatnonzero(a != b).tolist()
-    return lanes
 
 
 def _sketches(rows: PairRowReader, state: PairState) -> list[tuple[np.ndarray, float]]:
@@ -276,9 +311,9 @@ def _likeness(rows: PairRowReader, state: PairState) -> tuple[float, float] | No
     return norm_b / norm_a, float(a.astype(np.float64) @ b.astype(np.float64)) / lengths
 
 
-def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
-    """What B's first differing row is of A's, where that is simple."""
-    (a, norm_a), (b, norm_b) = _sketches(rows, state)
+def _relation(left: tuple[np.ndarray, float], right: tuple[np.ndarray, float]) -> RowRelation | None:
+    """What a row of B is of A's, where that is simple: sketch and norm of each."""
+    (a, norm_a), (b, norm_b) = left, right
     if not (np.isfinite(a).all() and np.isfinite(b).all()) or norm_a == 0:
         return None
     if norm_b == 0:
@@ -294,61 +329,38 @@ def _relation(rows: PairRowReader, state: PairState) -> RowRelation | None:
     return None
 
 
-def _shift(a: np.ndarray, b: np.ndarray, both: np.ndarray, at: int) -> int | None:
-    """By how many positions B's rows of one site are ahead of A's, from row `at` on; None: by no number.
+def _repeats(
+    a: np.ndarray, b: np.ndarray, both: np.ndarray, tokens: np.ndarray, site: int, at: int, start: int
+) -> int | None:
+    """The last earlier position whose row B gives again, where A's rows and the inputs differ.
 
-    a, b: uint64[P, 2]; both: bool[P].
+    a, b: uint64[P, S, 2]; both: bool[P, S]; tokens: int32[P]; at: which of the P rows.
     """
-    match = (a == b[at]).all(axis=1) & both
-    for found in np.flatnonzero(match).tolist():
-        ahead = found - at
-        rows = np.arange(at, len(a) - max(ahead, 0))
-        rows = rows[both[rows] & both[rows + ahead]]
-        if ahead and len(rows) and (a[rows + ahead] == b[rows]).all():
-            return int(ahead)
+    for earlier in range(at - 1, -1, -1):
+        same = both[earlier, site] and (b[earlier, site] == b[at, site]).all()
+        if not same or (a[earlier, site] == a[at, site]).all():
+            continue
+        inputs = (b[earlier, :site] != b[at, :site]).any() if site else tokens[earlier] != tokens[at]
+        if inputs:
+            return start + earlier
     return None
 
 
-def _twins(
-    state: PairState,
-    tally: Tally,
-    rows: PairRowReader,
-    here: tuple[np.ndarray, np.ndarray],
-) -> list[Twin]:
-    """Other pairs whose tokens up to the first difference are the same, and their rows there."""
-    at, site = state.first_position, state.first_site
-    assert at is not None
-    wanted = state.pair.a.tokens[: at + 1]
-    found: list[Twin] = []
-    for other in tally.pairs:
-        pair = other.pair
-        if other is state or len(found) == MOST_TWINS or pair.comparable <= at:
-            continue
-        if not np.array_equal(pair.a.tokens[: at + 1], wanted):
-            continue
-        sides = rows.hashes(pair, at, at + 1)
-        equal = [bool((hashes[0, site] == row).all()) for (hashes, _), row in zip(sides, here, strict=True)]
-        if all(there[0, site] for _, there in sides):
-            found.append(Twin(pair.a.key[0], pair.a.key[1], *equal))
-    return found
+def _shift(rows: PairRowReader, pair: Pair, site: int, start: int, at: int) -> int | None:
+    """By how many positions B's rows of one site are ahead of A's, from position `at` on; None: by no number.
 
-
-def _jump(rows: PairRowReader, state: PairState, plan: SitePlan, unlike: np.ndarray) -> Jump | None:
-    """Look through the first differing row. `unlike`: bool[S]."""
-    assert state.first_position is not None
-    sites = np.array([site for site in np.flatnonzero(unlike) if plan.sites[site].dtype in EPSILON])
-    if not len(sites):
-        return None
-    (a, norms_a), (b, norms_b) = rows.sketches(state.pair, state.first_position, sites)
-    with np.errstate(all="ignore"):  # rows may hold NaN or infinity: the drift grows to that, and is no jump
-        drifts = np.linalg.norm(a.astype(np.float64) - b, axis=1) / np.maximum(
-            np.maximum(norms_a, norms_b), 1e-30
-        )
-    before = np.concatenate([[0.0], np.maximum.accumulate(drifts)[:-1]])
-    jumps = (before > 0) & (drifts > _JUMP * before)
-    end = int(np.argmax(np.append(~np.isfinite(drifts), True)))
-    found = np.flatnonzero(jumps[:end])
-    if not len(found):
-        return None
-    first = int(found[0])
-    return Jump(plan.sites[int(sites[first])], float(drifts[first]), float(before[first]))
+    A's rows behind the first divergent token are read too: a table of positions asks for no tokens.
+    """
+    stop = min(pair.comparable, at + WINDOW)
+    a, there_a = rows.a.hashes(pair.a, start, min(pair.a.length, at + WINDOW))
+    b, there_b = rows.b.hashes(pair.b, at, stop)
+    a, there_a, b, there_b = a[:, site], there_a[:, site], b[:, site], there_b[:, site]
+    match = (a == b[0]).all(axis=1) & there_a
+    for found in np.flatnonzero(match).tolist():
+        count = min(len(b), len(a) - found)
+        both = there_a[found : found + count] & there_b[:count]
+        same = (a[found : found + count] == b[:count]).all(axis=1)
+        ahead = found + start - at
+        if ahead and both.any() and same[both].all():
+            return int(ahead)
+    return None

@@ -9,10 +9,12 @@ from ....schemas.findings.evidence import Evidence
 from ....schemas.findings.rows import (
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     ExpertsAtFault,
     LogitsDiffering,
     MovedLogit,
+    OriginsAbsorbed,
     OtherRows,
     RowLikeness,
     RowsBySize,
@@ -20,16 +22,17 @@ from ....schemas.findings.rows import (
 )
 from ....schemas.findings.statement import ModuleKind
 from ....schemas.trace import SKETCH_SIZE, Site
-from ....schemas.verdict import Fault, Subject
+from ....schemas.verdict import Fault, Place, Subject
 from ..evidence import Basis
 from ..observe.changed_logits import FEWER_BITS, OTHER_VALUES, ROUNDING, in_ulps
+from ..observe.course import Jump
 from ..observe.row_pattern import RowPattern
 
 _KINDS: tuple[tuple[str, ModuleKind], ...] = (
     (r":attn$", "attention"),
     (r"(^|\.)(embed_tokens|wte)$|Embedding$", "embeddings"),
     (r"[Rr]otary|(^|\.)wpe", "positions"),
-    (r"Router|(^|\.)gate(:|$)", "router"),
+    (r"Router", "router"),
     (r"Experts|(^|\.)experts$", "experts"),
     (r"[Nn]orm(\s|$)|(^|\.)ln_", "norm"),
     (r"lm_head", "output head"),
@@ -37,6 +40,7 @@ _KINDS: tuple[tuple[str, ModuleKind], ...] = (
     (r"[Aa]ct", "activation"),
 )
 """What a site is of, by its label and the class of its module."""
+_GATE = re.compile(r"(^|\.)gate$")
 _TABLE_OF_POSITIONS = re.compile(r"wpe|[Rr]otary")
 
 
@@ -44,10 +48,17 @@ def _is_table_of_positions(site: Site) -> bool:
     return any(_TABLE_OF_POSITIONS.search(name) for name in (site.label(), site.module))
 
 
-def kind_of(site: Site) -> ModuleKind:
-    """What kind of module a site is of; `module`: none that is known."""
+def kind_of(site: Site, with_experts: bool = False) -> ModuleKind:
+    """What kind of module a site is of; `module`: none that is known.
+
+    Args:
+        site: The site.
+        with_experts: Experts were seen beside it: then a module called `gate` is their router.
+    """
     if site.part == "attn":
         return "attention"
+    if with_experts and _GATE.search(site.name):
+        return "router"
     name = re.sub(r":\d+$", "", site.label())
     for pattern, kind in _KINDS:
         if re.search(pattern, name) or re.search(pattern, site.module):
@@ -61,7 +72,7 @@ def subject(pattern: RowPattern, fault: Fault) -> Subject:
     """The module of the first difference, with what is wrong with it."""
     return Subject(
         site=pattern.site.label(),
-        module=kind_of(pattern.site),
+        module=kind_of(pattern.site, pattern.with_experts),
         fault=fault,
         position=pattern.position,
         token=pattern.token,
@@ -79,7 +90,7 @@ def fault_of(pattern: RowPattern) -> Fault:
         return "constant"
     if pattern.experts:
         return "experts"
-    if 0 < pattern.logits.differing <= len(pattern.logits.tokens):
+    if pattern.logits.agreed and 0 < pattern.logits.differing <= len(pattern.logits.tokens):
         return "token rows"
     if pattern.lanes == 1:
         return "one channel"
@@ -132,6 +143,57 @@ def drift_size(pattern: RowPattern | None) -> list[Evidence]:
     else:
         reading = "other values"
     return [DriftSize(rel_drift=pattern.drift, ulps=pattern.ulps, dtype=pattern.site.dtype, reading=reading)]
+
+
+def goes_on(pattern: RowPattern | None) -> list[Evidence]:
+    """Which origins die out before one goes on."""
+    found = None if pattern is None else pattern.absorbed
+    if found is None:
+        return []
+    site = None if found.site is None else found.site.label()
+    return [OriginsAbsorbed(count=found.count, site=site, position=found.position)]
+
+
+def grows(jump: Jump) -> DriftGrows:
+    """A jump, as evidence."""
+    return DriftGrows(
+        site=jump.site.label(),
+        position=jump.position,
+        rel_drift=jump.drift,
+        ulps=jump.ulps,
+        dtype=jump.site.dtype,
+        before=jump.before,
+        factor=jump.factor,
+    )
+
+
+def place_of(jump: Jump) -> Place:
+    """A jump, as the place of a cause."""
+    return Place(
+        role="grows",
+        site=jump.site.label(),
+        position=jump.position,
+        rel_drift=jump.drift,
+        ulps=jump.ulps,
+        within_rounding=False,
+        factor=jump.factor,
+    )
+
+
+def beginning(basis: Basis) -> Place | None:
+    """The first differing row, as the place of a cause."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None:
+        return None
+    ulps = None if pattern is None else pattern.ulps
+    return Place(
+        role="begins",
+        site=site.label(),
+        position=site.position,
+        rel_drift=site.rel_drift,
+        ulps=ulps,
+        within_rounding=None if ulps is None else ulps <= ROUNDING,
+    )
 
 
 def drift_beyond_rounding(site: Site, position: int, drift: float) -> DriftSize:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ....schemas.findings.evidence import Conclusion, Evidence
 from ....schemas.findings.execution import ExecutionDiffers, PassDiffers
@@ -12,14 +13,25 @@ from ....schemas.findings.unseen import NoEvidence
 from ..commands import reading
 from ..evidence import Basis
 from ..observe.changed_logits import ROUNDING, in_ulps
+from ..observe.course import Jump
 from ..observe.row_pattern import RowPattern
-from ..settings import DTYPE_FIELDS, LANE_SETTINGS, ONLY_PASSES, WITHOUT_CAUSE, Group, names_of, normal
+from ..settings import (
+    DTYPE_FIELDS,
+    LANE_SETTINGS,
+    ONLY_PASSES,
+    WITHOUT_CAUSE,
+    Group,
+    group_of,
+    names_of,
+    normal,
+)
 from .describe_module import (
     beyond_rounding,
     drift_beyond_rounding,
     drift_size,
     is_attention,
     others,
+    place_of,
     stands_alone,
     subject,
 )
@@ -34,11 +46,11 @@ def kv_cache(basis: Basis) -> Finding | None:
     pattern, cached = basis.observed.pattern, basis.shape("cached_tokens")
     if pattern is None or cached is None or max(cached) == 0 or not basis.only_cached_is_unseen:
         return None
-    drift_before = None
+    drift_before, place = None, None
     if pattern.site.part == "attn" and beyond_rounding(pattern):
         site, drift = pattern.site, pattern.drift
-    elif _jumps_in_attention(pattern) and pattern.jump is not None:
-        site, drift, drift_before = pattern.jump.site, pattern.jump.drift, pattern.jump.before
+    elif (jump := _in_attention(pattern)) is not None:
+        site, drift, drift_before, place = jump.site, jump.drift, jump.before, place_of(jump)
     else:
         return None
     assert drift is not None
@@ -59,16 +71,16 @@ def kv_cache(basis: Basis) -> Finding | None:
         "medium" if several else "high",
         confirm=basis.commands.replay(),
         direct=not several,
+        place=place,
     )
 
 
-def _jumps_in_attention(pattern: RowPattern) -> bool:
-    """The drift is rounding up to an attention, and no rounding behind it."""
-    jump = pattern.jump
-    if jump is None or jump.site.part != "attn":
-        return False
-    before, after = (in_ulps(jump.site.dtype, drift) or 0.0 for drift in (jump.before, jump.drift))
-    return before <= ROUNDING < after
+def _in_attention(pattern: RowPattern) -> Jump | None:
+    """The drift is rounding up to an attention of the first differing row, and no rounding behind it."""
+    for jump in pattern.jumps:
+        if jump.site.part == "attn" and jump.position == pattern.position:
+            return jump if (in_ulps(jump.site.dtype, jump.before) or 0.0) <= ROUNDING else None
+    return None
 
 
 def boundary(basis: Basis, length: int, exactly: bool = False) -> CacheBoundary:
@@ -153,12 +165,15 @@ def padding(basis: Basis) -> Finding | None:
     # Padding comes with neighbours: where the batch differs too, the two cannot be distinguished.
     if not basis.shape_differences("batch_size"):
         return found
-    # What padding alone changes is the mask, so the kernel and the sums of an attention.
-    return replace(
-        found,
-        confidence="medium" if is_attention(basis.observed.pattern) else "low",
-        interpretation="other padding side",
-    )
+    # What padding alone changes is the mask, so the kernel and the sums of an attention: beyond rounding it
+    # is the padding itself that was attended to.
+    pattern = basis.observed.pattern
+    by_mask = is_attention(pattern)
+    found = replace(found, confidence="medium" if by_mask else "low", interpretation="other padding side")
+    if not (by_mask and beyond_rounding(pattern)):
+        return found
+    attended: list[Evidence] = [*found.evidence, Conclusion(what="padding attended to")]
+    return replace(found, evidence=attended, confidence="high")
 
 
 def paths(basis: Basis) -> Finding | None:
@@ -193,6 +208,8 @@ def cache(basis: Basis) -> Finding | None:
         return replace(found, missing=[*found.missing, NoEvidence(kind="cached tokens")])
     if cached is None or cached[0] == cached[1] or not basis.differs or basis.prompts_differ:
         return None
+    if not settings and _is_chunked(basis):
+        return None
     if tokens is not None and min(tokens) == 1:
         return None
     evidence: list[Evidence] = [
@@ -207,41 +224,86 @@ def cache(basis: Basis) -> Finding | None:
     return found if as_a else replace(found, interpretation="fresh cache")
 
 
+def _is_chunked(basis: Basis) -> bool:
+    """Both sides computed all rows, or found as many cached: passes end elsewhere, no cache does."""
+    taken = basis.from_cache
+    return taken is not None and taken[0] == taken[1]
+
+
 def chunks(basis: Basis) -> Finding | None:
     """The prefill was cut in other chunks."""
     tokens = basis.shape("num_tokens")
     evidence: list[Evidence] = [*basis.settings_of("chunk")]
     # Where the cached prefix differs too, the boundary says more: cache; a mode is the cause `paths`.
-    one_pass_only = basis.scored_differently or basis.shape_differences("cached_tokens")
+    cache_differs = basis.shape_differences("cached_tokens") and not _is_chunked(basis)
+    one_pass_only = basis.scored_differently or cache_differs
     if tokens is not None and min(tokens) > 1 and not one_pass_only and not basis.prompts_differ:
-        evidence += basis.shape_differences("num_tokens")
+        evidence += basis.shape_differences("num_tokens", "cached_tokens")
     if not evidence or not basis.differs:
         return None
-    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay()
+    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay(**_chunk_of_a(basis))
     return circumstance(basis, [*evidence, basis.first_difference()], confirm)
 
 
-def attention(basis: Basis) -> Finding | None:
+_CHUNK_SETTINGS = {
+    "hf": "prefill_chunk",
+    "vllm": "max_num_batched_tokens",
+    "sglang": "chunked_prefill_size",
+    "llama.cpp": "n_ubatch",
+}
+"""By engine: the setting that says how many prompt tokens a pass takes."""
+
+
+def _chunk_of_a(basis: Basis) -> dict[str, Any]:
+    """A's passes as a setting of B's engine, where it has one and A's rows tell."""
+    tokens, cached = basis.shape("num_tokens"), basis.shape("cached_tokens")
+    engine = basis.lanes[1].engine
+    name = next((name for known, name in _CHUNK_SETTINGS.items() if engine.startswith(known)), None)
+    if name is None or tokens is None or cached is None:
+        return {}
+    pattern = basis.observed.pattern
+    # A whole prompt in one pass is no chunk: `hf` says 0 to it, a server needs room for as many tokens.
+    whole = pattern is not None and cached[0] == 0 and tokens[0] == pattern.prompt_length
+    return {name: 0 if whole and engine == "hf" else tokens[0]}
+
+
+def attention(basis: Basis) -> list[Finding]:
     """The attention backend differs."""
     evidence: list[Evidence] = [
         *basis.settings_of("attention"),
         *basis.changed("engine", fields=("attention_backend",)),
     ]
+    variables = _of_variables(basis, "attention")
     if not evidence or not basis.differs:
-        return None
+        return variables
     if basis.first_site is not None and "attn" in basis.first_site.label():
         evidence.append(basis.first_difference("attention"))
-    return _circumstance_of(basis, evidence, "attention")
+    return [*variables, _circumstance_of(basis, evidence, "attention")]
 
 
-def threads(basis: Basis) -> Finding | None:
+def threads(basis: Basis) -> list[Finding]:
     """CPU threads or the instruction set differ."""
     evidence: list[Evidence] = [*basis.settings_of("threads"), *basis.changed("cpu")]
+    variables = _of_variables(basis, "threads")
     if not evidence or not basis.differs:
-        return None
+        return variables
     if basis.first_site is not None:
         evidence.append(basis.first_difference())
-    return _circumstance_of(basis, evidence, "threads")
+    return [*variables, _circumstance_of(basis, evidence, "threads")]
+
+
+def _of_variables(basis: Basis, group: Group | None) -> list[Finding]:
+    """A cause for each changed environment variable of a group."""
+    found: list[Finding] = []
+    for variable in basis.variables if basis.differs else []:
+        if group_of(variable.name) != group:
+            continue
+        evidence: list[Evidence] = [variable]
+        if basis.first_site is not None:
+            evidence.append(basis.first_difference())
+        confirm = basis.commands.variable_as_a(variable.name) or basis.commands.show_changes()
+        found.append(circumstance(basis, evidence, confirm))
+    return found
 
 
 def parallel(basis: Basis) -> Finding | None:
@@ -263,14 +325,18 @@ def graph(basis: Basis) -> Finding | None:
     return _circumstance_of(basis, evidence, "graph")
 
 
-def kernels(basis: Basis) -> Finding | None:
+def kernels(basis: Basis) -> list[Finding]:
     """Engine, libraries or settings differ that no other cause names."""
     named = names_of(*LANE_SETTINGS) | {*WITHOUT_CAUSE}
     evidence: list[Evidence] = [
         setting for setting in basis.setting_differences if normal(setting.name) not in named
     ]
     # What a setting or a different cause already says is no second difference.
-    known = {"attention_backend", *DTYPE_FIELDS, *(setting.name for setting in basis.setting_differences)}
+    known = {
+        "attention_backend",
+        *DTYPE_FIELDS,
+        *(normal(setting.name) for setting in basis.setting_differences),
+    }
     evidence += [
         change
         for change in basis.changed(*_SECTIONS)
@@ -279,12 +345,14 @@ def kernels(basis: Basis) -> Finding | None:
     a, b = (lane.engine for lane in basis.lanes)
     if a != b:
         evidence.insert(0, ExecutionDiffers(of="engine", a=a, b=b))
+    variables = _of_variables(basis, None)
     if not evidence or not basis.differs:
-        return None
+        return variables
     confirm = basis.commands.rest_as_a() or basis.commands.show_changes()
     found = circumstance(basis, evidence, confirm)
     # Whatever else differs comes with the other engine.
-    return replace(found, confidence="high") if a != b else found
+    sure = a != b and not beyond_rounding(basis.observed.pattern)
+    return [*variables, replace(found, confidence="high") if sure else found]
 
 
 def _circumstance_of(basis: Basis, evidence: list[Evidence], group: Group) -> Finding:

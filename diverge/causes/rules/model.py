@@ -9,7 +9,7 @@ from ....schemas.findings.unseen import Missing, NoEvidence
 from ..evidence import Basis
 from ..observe.changed_logits import OTHER_VALUES
 from ..settings import DTYPE_FIELDS
-from .describe_module import drift_size, subject
+from .describe_module import beginning, drift_size, grows, place_of, subject
 from .finding import Finding
 
 _NAMED = 6
@@ -25,14 +25,39 @@ def weights(basis: Basis) -> Finding | None:
     tensors, site = basis.changed_tensors, basis.first_site
     if tensors:
         evidence.append(TensorsChanged(names=tensors[:_NAMED], count=len(tensors)))
-    if site is not None:
-        # GPT-2's checkpoints call their layers h.
-        paths = f".{site.site}.", f".{site.site.replace('layers.', 'h.', 1)}."
-        own = [name for name in tensors if any(path in f".{name}" for path in paths)]
-        if own:
-            evidence.append(TensorOfModule(tensor=own[0], site=site.label(), position=site.position))
+    place = None if tensors and basis.circumstances else beginning(basis)
+    if site is not None and (own := _tensor_of(tensors, site.site)):
+        evidence.append(TensorOfModule(tensor=own, site=site.label(), position=site.position))
+        place = beginning(basis)
+    pattern, acting = basis.observed.pattern, tensors_at(basis)
+    for jump in [] if pattern is None else pattern.jumps:
+        label = jump.site.label()
+        if label in acting:
+            evidence += [
+                TensorOfModule(tensor=acting[label], site=label, position=jump.position, role="grows"),
+                grows(jump),
+            ]
+            if place is None or basis.circumstances:
+                place = place_of(jump)
     confirm = basis.commands.model_as_a() or basis.commands.show_changes()
-    return Finding(evidence, "high", confirm=confirm, direct=True)
+    return Finding(evidence, "high", confirm=confirm, direct=True, place=place)
+
+
+def tensors_at(basis: Basis) -> dict[str, str]:
+    """The sites at which the drift jumps and that own a changed tensor: label → the tensor."""
+    pattern, tensors = basis.observed.pattern, basis.changed_tensors
+    found = {
+        jump.site.label(): _tensor_of(tensors, jump.site.name)
+        for jump in ([] if pattern is None else pattern.jumps)
+    }
+    return {label: tensor for label, tensor in found.items() if tensor is not None}
+
+
+def _tensor_of(tensors: list[str], site: str) -> str | None:
+    """The first of some tensors that belongs to a module."""
+    # GPT-2's checkpoints call their layers h.
+    paths = f".{site}.", f".{site.replace('layers.', 'h.', 1)}."
+    return next((name for name in tensors if any(path in f".{name}" for path in paths)), None)
 
 
 def config(basis: Basis) -> Finding | None:

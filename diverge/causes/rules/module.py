@@ -5,10 +5,11 @@ and rows and runs that do not repeat themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ....schemas.findings.evidence import Conclusion, Evidence
-from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted
-from ....schemas.findings.statement import SIDES, SequenceName
+from ....schemas.findings.rows import EqualSequences, OtherRows, RoutingDiffers, RowsShifted, StaleRow
+from ....schemas.findings.statement import SIDES
 from ....schemas.findings.unseen import Missing, NoEvidence
 from ....schemas.verdict import Fault
 from ..evidence import Basis
@@ -18,11 +19,15 @@ from .describe_module import (
     drift_size,
     elsewhere,
     fault_of,
+    goes_on,
+    grows,
     is_attention,
+    is_rounding,
     kind_of,
     logits_differing,
     other_rows,
     others,
+    place_of,
     row_difference_evidence,
     rows_by_size,
     stands_alone,
@@ -30,6 +35,7 @@ from .describe_module import (
 )
 from .execution import decode_path, kv_cache
 from .finding import Finding
+from .model import tensors_at
 
 
 def not_finite(basis: Basis) -> Finding | None:
@@ -41,43 +47,44 @@ def not_finite(basis: Basis) -> Finding | None:
 
 
 def not_repeatable(basis: Basis) -> Finding | None:
-    """Runs of one request on one side give different rows."""
-    return _of_twins(basis, in_one_batch=False)
+    """Runs of one request on one side, under equal conditions, give different rows or outputs."""
+    found = _of_twins(basis, in_one_batch=False)
+    if found is None or any(one.passes == "equal" for one in basis.repeats) or _rows_differ(basis, False):
+        return found
+    return replace(found, missing=[*found.missing, NoEvidence(kind="forward passes")])
 
 
 def batch_rows(basis: Basis) -> Finding | None:
-    """Sequences with the same tokens in one batch give different rows on one side."""
-    return _of_twins(basis, in_one_batch=True)
+    """Sequences with the same tokens in one pass give different rows on one side."""
+    found = _of_twins(basis, in_one_batch=True)
+    pattern = basis.observed.pattern
+    if found is None or not basis.shape_differences("batch_size") or beyond_rounding(pattern):
+        return found
+    # A batch of another shape rounds differently from row to row too: its shape says more.
+    return replace(found, confidence="medium", direct=False)
+
+
+def _rows_differ(basis: Basis, in_one_batch: bool) -> list[EqualSequences]:
+    """What the sequences of each side with the same tokens show, where some of their rows differ."""
+    pattern = basis.observed.pattern
+    twins = [] if pattern is None else [one for one in pattern.twins if one.in_one_batch == in_one_batch]
+    return twins if any(one.differing for one in twins) else []
 
 
 def _of_twins(basis: Basis, in_one_batch: bool) -> Finding | None:
-    pattern, site, batch = basis.observed.pattern, basis.first_site, basis.shape("batch_size")
-    if pattern is None or site is None or not pattern.twins:
+    repeats = [one for one in basis.repeats if (one.passes == "one pass") == in_one_batch]
+    twins = _rows_differ(basis, in_one_batch)
+    if not repeats and not twins:
         return None
-    if (batch is not None and min(batch) > 1) != in_one_batch:
-        return None
-    differing = (
-        [twin for twin in pattern.twins if not twin.equal_in_a],
-        [twin for twin in pattern.twins if not twin.equal_in_b],
-    )
-    if not any(differing):
-        return None
-    evidence: list[Evidence] = [
-        EqualSequences(
-            side=side,
-            in_one_batch=in_one_batch,
-            sequence=SequenceName(request_id=site.request_id, sample=site.sample),
-            site=site.label(),
-            position=site.position,
-            compared=len(pattern.twins),
-            differing=[SequenceName(request_id=one.request_id, sample=one.sample) for one in found],
-        )
-        for side, found in zip(SIDES, differing, strict=True)
-    ]
-    if all(differing):
+    evidence: list[Evidence] = [*repeats, *twins]
+    sides = {one.side for one in repeats} | {one.side for one in twins if one.differing}
+    if len(sides) == len(SIDES):
         evidence.append(Conclusion(what="within one side's own scatter"))
     return Finding(
-        [*evidence, *drift_size(pattern)], "high", confirm=basis.commands.replay(repeat=8), direct=True
+        [*evidence, *drift_size(basis.observed.pattern)],
+        "high",
+        confirm=basis.commands.replay(repeat=8),
+        direct=True,
     )
 
 
@@ -126,8 +133,10 @@ def positions(basis: Basis) -> Finding | None:
     site, pattern = basis.first_site, basis.observed.pattern
     if site is None or pattern is None or not site.is_origin or kind_of(pattern.site) != "positions":
         return None
+    pads = basis.shape("padded_tokens")
+    padded = pads[1] - pads[0] if pads is not None and pads[0] != pads[1] else None
     evidence: list[Evidence] = [
-        RowsShifted(site=site.label(), position=pattern.position, shift=pattern.shift)
+        RowsShifted(site=site.label(), position=pattern.position, shift=pattern.shift, padded=padded)
     ]
     if pattern.shift is not None:
         if pattern.equal_before:
@@ -135,6 +144,26 @@ def positions(basis: Basis) -> Finding | None:
         evidence += others(pattern)
     elif pattern.position == 1:
         evidence.append(Conclusion(what="angles of the positions"))
+    if padded is None:
+        return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
+    alone = basis.commands.replay(neighbours=0, batch_size=1)
+    return Finding(evidence, "high", confirm=alone, direct=True, interpretation="same setting as A")
+
+
+def stale_output(basis: Basis) -> Finding | None:
+    """A row that repeats one of B's own earlier rows, while its inputs are others."""
+    site, pattern = basis.first_site, basis.observed.pattern
+    if site is None or pattern is None or pattern.repeats is None or not beyond_rounding(pattern):
+        return None
+    if pattern.relation is not None and pattern.relation.relation == "zeros":
+        return None  # rows of zeros repeat each other
+    if kind_of(pattern.site) == "positions" or is_choice(pattern.site):
+        return None
+    evidence = [
+        StaleRow(site=site.label(), position=site.position, earlier=pattern.repeats),
+        *other_rows(pattern),
+        *others(pattern),
+    ]
     return Finding(evidence, "high", confirm=basis.commands.replay(repeat=3), direct=True)
 
 
@@ -145,7 +174,7 @@ def one_row(basis: Basis) -> Finding | None:
         return None
     if not beyond_rounding(pattern) or is_attention(pattern) or kind_of(pattern.site) in _LOOKED_UP:
         return None
-    if any(rule(basis) for rule in (decode_path, positions, batch_rows, not_repeatable)):
+    if any(rule(basis) for rule in (decode_path, positions, batch_rows, not_repeatable, stale_output)):
         return None
     evidence = [
         *other_rows(pattern),
@@ -165,6 +194,39 @@ def one_row(basis: Basis) -> Finding | None:
     )
 
 
+def drift_grows(basis: Basis) -> Finding | None:
+    """The drift begins as rounding and jumps beyond it at one module, which no other cause explains."""
+    pattern = basis.observed.pattern
+    if pattern is None or not pattern.jumps or not is_rounding(pattern) or basis.not_finite:
+        return None
+    if kv_cache(basis) is not None or not_repeatable(basis) is not None:
+        return None
+    owned = tensors_at(basis)
+    # Where nothing surrounds it, a module whose later rows are farther off is the same finding: `module`.
+    own = {pattern.site.label()} if stands_alone(basis) else set()
+    found = [jump for jump in pattern.jumps if jump.site.label() not in {*owned, *own}]
+    if not found:
+        return None
+    shapes = basis.shape_differences()
+    alone = any(one.name == "batch_size" for one in shapes)
+    evidence: list[Evidence] = [
+        *(grows(jump) for jump in found),
+        basis.first_difference("earlier"),
+        *shapes,
+        Conclusion(what="not of rounding"),
+        *others(pattern),
+    ]
+    return Finding(
+        evidence,
+        "high",
+        confirm=basis.commands.replay(neighbours=0, batch_size=1)
+        if alone
+        else basis.commands.replay(repeat=3),
+        place=place_of(found[0]),
+        interpretation="module computes it otherwise" if alone else None,
+    )
+
+
 _LOOKED_UP = ("embeddings", "experts", "positions", "output head")
 """What uses other weights for other tokens."""
 _MORE_EXACT: tuple[Callable[[Basis], Finding | None], ...] = (
@@ -174,6 +236,7 @@ _MORE_EXACT: tuple[Callable[[Basis], Finding | None], ...] = (
     positions,
     kv_cache,
     decode_path,
+    stale_output,
     one_row,
 )
 """Causes that say more than `module`."""
@@ -190,6 +253,7 @@ def module(basis: Basis) -> Finding | None:
     if pattern is not None:
         evidence += [
             *drift_size(pattern),
+            *goes_on(pattern),
             *row_difference_evidence(pattern),
             *logits_differing(basis, pattern),
             *elsewhere(pattern),

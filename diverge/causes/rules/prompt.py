@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ....schemas.findings.evidence import Evidence
-from ....schemas.findings.statement import SIDES, Command
+from ....schemas.findings.statement import SIDES, Command, other_side
 from ....schemas.findings.tokens import PromptsDiffer, SequenceEnded
 from ....schemas.findings.unseen import Missing, NoEvidence
 from ..evidence import Basis
+from ..observe.prompt_texts import begins_a_text, written_by_a_clock
 from ..settings import OF_LENGTH, OF_STOPPING
 from .finding import Finding
 
@@ -19,7 +20,7 @@ _KEPT = 9
 
 def prompt(basis: Basis) -> Finding | None:
     """The prompts differ, in no way that says more."""
-    if not basis.prompts_differ or any(rule(basis) for rule in (tokenizer, truncated, insertion)):
+    if not basis.prompts_differ or any(rule(basis) for rule in (tokenizer, clock, truncated, insertion)):
         return None
     token = basis.first_token
     assert token is not None
@@ -50,9 +51,31 @@ def tokenizer(basis: Basis) -> Finding | None:
     )
 
 
+def clock(basis: Basis) -> Finding | None:
+    """The prompts differ in nothing but what a clock wrote: a chat template that reads it."""
+    if not basis.prompts_differ or basis.observed.prompts is None or tokenizer(basis) is not None:
+        return None
+    a, b = basis.observed.prompts
+    found = written_by_a_clock(_text(basis, a, 0), _text(basis, b, 1))
+    if found is None:
+        return None
+    at = _shared(a, b)
+    differ = PromptsDiffer(
+        how="clock",
+        position=at,
+        length_a=len(a),
+        length_b=len(b),
+        tokens_a=a[at:][:_KEPT],
+        tokens_b=b[at:][:_KEPT],
+        clock_a=found.a,
+        clock_b=found.b,
+    )
+    return _finding(basis, differ)
+
+
 def truncated(basis: Basis) -> Finding | None:
     """One prompt is the beginning or the end of the other."""
-    if not basis.prompts_differ or basis.observed.prompts is None or tokenizer(basis) is not None:
+    if not basis.prompts_differ or basis.observed.prompts is None or tokenizer(basis) or clock(basis):
         return None
     a, b = basis.observed.prompts
     side = 0 if len(a) < len(b) else 1
@@ -77,12 +100,26 @@ def truncated(basis: Basis) -> Finding | None:
         tokens_a=[] if side == 0 else lost[:_KEPT],
         tokens_b=lost[:_KEPT] if side == 0 else [],
     )
-    return _finding(basis, found)
+    return _finding(basis, _of_beginning(basis, found, long, lost))
+
+
+def _of_beginning(basis: Basis, found: PromptsDiffer, long: list[int], lost: list[int]) -> PromptsDiffer:
+    """The same, where what is missing at the start is the token that begins a text."""
+    side = SIDES.index(other_side(found.side or "A"))
+    begins = begins_a_text(basis.headers[side], lost[0])
+    if found.how != "first tokens missing" or not begins or set(lost) != {lost[0]}:
+        return found
+    if len(long) > len(lost) and long[len(lost)] == lost[0]:
+        # The longer one has it again: that is the side that is wrong.
+        return found.model_copy(update={"how": "BOS doubled", "side": SIDES[side]})
+    return found.model_copy(update={"how": "BOS missing"}) if len(lost) == 1 else found
 
 
 def insertion(basis: Basis) -> Finding | None:
     """The prompts are equal but for tokens that only one of them has."""
-    if not basis.prompts_differ or basis.observed.prompts is None or tokenizer(basis) or truncated(basis):
+    if not basis.prompts_differ or basis.observed.prompts is None:
+        return None
+    if any(rule(basis) is not None for rule in (tokenizer, clock, truncated)):
         return None
     a, b = basis.observed.prompts
     at = _shared(a, b)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ....schemas.findings.execution import FieldChanged
+from ....schemas.findings.execution import FieldChanged, VariableChanged
 from ....schemas.findings.rows import (
     ChannelsDiffering,
+    DriftGrows,
     ExpertsAtFault,
     LogitsDiffering,
     NotFinite,
     RoutingDiffers,
     RowRelation,
     RowsShifted,
+    StaleRow,
 )
 from ....schemas.findings.statement import Statement, other_side
 from ....schemas.findings.tokens import (
@@ -25,14 +27,15 @@ from ....schemas.findings.tokens import (
 )
 from ....schemas.verdict import Cause, Subject
 from ..format import plural
-from .parts import at, experts, module
+from .parts import at, experts, module, times
 from .rows import relation, shift
-from .tokens import ahead, filters, temperatures
+from .tokens import ahead, filters, temperatures, variable
 
 Found = TypeVar("Found", bound=Statement)
 
 LABELS = {
     "tokenizer": "Same prompt text, different token ids",
+    "prompt-clock": "The prompts differ only in a date or time: a template reads the clock",
     "prompt-truncated": "One prompt is a part of the other",
     "prompt-insertion": "Tokens were inserted into the prompt or left out",
     "prompt": "The prompts differ",
@@ -66,8 +69,10 @@ LABELS = {
     "parallel-topology": "Different parallel topology",
     "graph-path": "Eager against graph or compiled",
     "kernel": "Different engine, library or kernel",
+    "drift-grows": "A module whose drift is no rounding",
     "beyond-rounding": "Beyond rounding: one side is farther from the reference",
     "decode-path": "Decoding only: its kernel, its graph or stale weights",
+    "stale-output": "Stale output: a row repeats an earlier one",
     "one-row": "Single wrong rows of a module",
     "module": "The module itself",
     "moe-routing-behind": "The difference makes routers choose different experts",
@@ -96,6 +101,10 @@ def _prompt(cause: Cause) -> str | None:
         return None
     other = other_side(found.side or "B")
     count = plural(found.count, "token")
+    if found.how in ("BOS doubled", "BOS missing"):
+        if found.how == "BOS missing":
+            return f"{found.side}'s prompt begins without the token that begins a text (BOS)"
+        return f"{found.side}'s prompt begins with the token that begins a text (BOS) twice"
     if found.how == "tokens":
         text = f"the prompts part at position {found.position}"
     elif found.how == "inserted":
@@ -130,14 +139,26 @@ def _not_finite(cause: Cause) -> str | None:
 
 def _routing(cause: Cause) -> str | None:
     found = _of(cause, RoutingDiffers)
+    if found is not None and found.same_experts:
+        return "The same experts in a different order, with equal scores: their weights or their order"
     chosen = "" if found is None else experts(found.experts_a, found.experts_b)
     return f"Different experts were chosen with equal scores: {chosen}" if chosen else None
+
+
+def _routing_behind(cause: Cause) -> str | None:
+    found = _of(cause, RoutingDiffers)
+    if found is None or not found.same_experts:
+        return None
+    return "The difference changes the order or the weights of the chosen experts, not which they are"
 
 
 def _positions(cause: Cause) -> str | None:
     found = _of(cause, RowsShifted)
     if found is None or found.shift is None:
         return None
+    if found.padded == found.shift:
+        side = "B" if found.shift > 0 else "A"
+        return f"Padding is counted in {side}'s positions: they are {shift(found.shift)} in B"
     return f"Position ids are {shift(found.shift)} in B from position {found.position} on"
 
 
@@ -170,9 +191,21 @@ def _filtered(cause: Cause) -> str | None:
     return f"Equal logits and draw: {' and '.join(sides)}" if sides else None
 
 
+def _variable(cause: Cause) -> str | None:
+    found = _of(cause, VariableChanged)
+    return None if found is None else variable(found)
+
+
 def _config(cause: Cause) -> str | None:
     subject = cause.subject
     return None if subject is None else f"{LABELS['model-config']}, acting first in {subject.site}"
+
+
+def _grows(cause: Cause) -> str | None:
+    found = _of(cause, DriftGrows)
+    if found is None:
+        return None
+    return f"Beyond rounding: the drift grows {times(found.factor)} in {at(found.site, found.position)}"
 
 
 def _decode_path(cause: Cause) -> str | None:
@@ -183,6 +216,14 @@ def _decode_path(cause: Cause) -> str | None:
         return "Decoding only, within rounding: different kernel or a captured graph"
     stale = "" if subject.module == "attention" else "stale weights, "
     return f"Decoding only: {stale}a captured graph or a different kernel"
+
+
+def _stale(cause: Cause) -> str | None:
+    found = _of(cause, StaleRow)
+    if found is None:
+        return None
+    place = at(found.site, found.position)
+    return f"Stale output: {place} repeats B's own row of position {found.earlier}"
 
 
 def _one_row(cause: Cause) -> str | None:
@@ -262,12 +303,18 @@ _EXACT: dict[str, Callable[[Cause], str | None]] = {
     "length": _ended,
     "non-finite": _not_finite,
     "moe-routing": _routing,
+    "moe-routing-behind": _routing_behind,
     "positions": _positions,
     "rng": _rng,
     "logits-processing": _logits_processing,
     "sampling-filter": _filtered,
     "model-config": _config,
+    "attention-backend": _variable,
+    "threads": _variable,
+    "kernel": _variable,
     "decode-path": _decode_path,
+    "drift-grows": _grows,
+    "stale-output": _stale,
     "one-row": _one_row,
     "module": _module,
 }

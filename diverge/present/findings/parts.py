@@ -70,6 +70,11 @@ def experts(a: Sequence[int] | None, b: Sequence[int] | None) -> str:
     return f"{'experts' if len(a) > 1 else 'expert'} {one} in A and {other} in B"
 
 
+def times(factor: float) -> str:
+    """`×1563`."""
+    return f"×{factor:.0f}" if factor < 1e5 else f"×{factor:.1e}"
+
+
 def ulps(count: float, dtype: str) -> str:
     """`0.27 ULP (bfloat16)`."""
     if count >= 1e4:

@@ -7,6 +7,7 @@ from ....schemas.findings.rows import (
     CachedTokensRead,
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     EqualSequences,
     ExpertsAtFault,
@@ -14,18 +15,21 @@ from ....schemas.findings.rows import (
     LogitsDiffering,
     MovedLogit,
     NotFinite,
+    OriginsAbsorbed,
     OtherRows,
     OtherSequences,
     PrefillEqual,
+    RepeatsDiffer,
     RoutingDiffers,
     RowLikeness,
     RowRelation,
     RowsBySize,
     RowsShifted,
+    StaleRow,
     TokenRow,
 )
 from ..format import does, plural
-from .parts import at, experts, sequence, sequences, spans, ulps
+from .parts import at, experts, sequence, sequences, spans, times, ulps
 
 _SHOWN_CHANNELS = 3
 _READINGS = {
@@ -62,6 +66,25 @@ def drift_size(found: DriftSize) -> str:
     return f"{at(found.site, found.position)} is off by {size}"
 
 
+def drift_grows(found: DriftGrows) -> str:
+    size = f"{found.rel_drift:.2g}, {ulps(found.ulps, found.dtype)}"
+    place = at(found.site, found.position)
+    return (
+        f"the drift grows {times(found.factor)} at {place}, from {found.before:.2g} (median of the sites "
+        f"before) to {size}: more than rounding"
+    )
+
+
+def origins_absorbed(found: OriginsAbsorbed) -> str:
+    origins = plural(found.count, "origin")
+    if found.site is None:
+        return f"{origins} {does(found.count, 'were')} absorbed: the layer's output is equal all the same"
+    return (
+        f"{origins} before it {does(found.count, 'were')} absorbed (the layer's output is equal); the first "
+        f"that survives: {at(found.site, found.position)}"
+    )
+
+
 def row_relation(found: RowRelation) -> str:
     return f"B's row is {relation(found)}"
 
@@ -75,6 +98,13 @@ def relation(found: RowRelation) -> str:
         "signs flipped": "of equal norm: signs flipped",
         "signs flipped or reordered": "of equal norm: signs flipped or elements in a different order",
     }[found.relation]
+
+
+def stale_row(found: StaleRow) -> str:
+    return (
+        f"B's row of {at(found.site, found.position)} repeats the one that it gave for position "
+        f"{found.earlier}, though its inputs there are others"
+    )
 
 
 def row_likeness(found: RowLikeness) -> str:
@@ -184,8 +214,27 @@ def equal_sequences(found: EqualSequences) -> str:
     )
 
 
+def repeats_differ(found: RepeatsDiffer) -> str:
+    passes = {
+        "equal": "in passes of equal shape",
+        "one pass": "as rows of one batch",
+        "not known": "in passes that were not observed",
+    }[found.passes]
+    text = (
+        f"in {found.side} {found.request_id} ran {found.samples} times, {passes}, and gave "
+        f"{plural(found.unique, 'different output')}"
+    )
+    if found.repeated == 1:
+        return text
+    return f"{text}; so do {found.requests} of {plural(found.repeated, 'repeated request')}"
+
+
 def routing_differs(found: RoutingDiffers) -> str:
     chosen, place = experts(found.experts_a, found.experts_b), at(found.site, found.position)
+    if found.same_experts:
+        order = f"from {place} on, the same experts are chosen in a different order ({chosen}): "
+        why = "a tie between their scores, or a different order" if found.inputs_equal else "their weights"
+        return f"{order}{why}; which experts compute a token is not changed"
     if not found.inputs_equal:
         return (
             f"from {place} on, different experts are chosen{f' ({chosen})' if chosen else ''}: differences "
@@ -204,12 +253,23 @@ def routing_differs(found: RoutingDiffers) -> str:
 
 def rows_shifted(found: RowsShifted) -> str:
     if found.shift is None:
-        return f"{at(found.site, found.position)} differs, and equals no row that A has at a nearby position"
+        text = f"{at(found.site, found.position)} differs, and equals no row that A has at a nearby position"
+        if found.padded is None:
+            return text
+        return (
+            f"{text}; B's row has {plural(abs(found.padded), 'padded token')} "
+            f"{'more' if found.padded > 0 else 'fewer'}: positions that count them are off by as many"
+        )
     higher = found.shift > 0
-    return (
+    text = (
         f"from position {found.position} on, {found.site} has in B the rows that A has {abs(found.shift)} "
         f"{'later' if higher else 'earlier'}: the position ids are {shift(found.shift)} in B"
     )
+    if found.padded == found.shift:
+        return (
+            f"{text}, exactly by the {plural(abs(found.shift), 'padded token')}: padding is counted in them"
+        )
+    return text
 
 
 def shift(count: int) -> str:

@@ -85,6 +85,13 @@ CONCLUSIONS = {
         "it is in an attention, and the batch is padded: the mask of the padding alone may do it; requests "
         "of one length have none"
     ),
+    "not of rounding": (
+        "rounding of a different batch, kernel or library does not grow so at one module: what it computes "
+        "or reads (weights, a state, a mask, positions) is different"
+    ),
+    "padding attended to": (
+        "what the attention is given is equal, its output is beyond rounding: the padding was attended to"
+    ),
     "equal logits of two candidates": (
         "the two likeliest candidates have exactly the same logit: which one is taken is open"
     ),
@@ -108,12 +115,16 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_execution.PassDiffers: tokens.pass_differs,
     of_execution.SeveralDiffer: tokens.several_differ,
     of_execution.FieldChanged: tokens.field_changed,
+    of_execution.VariableChanged: tokens.variable_changed,
     of_execution.TensorsChanged: tokens.tensors_changed,
     of_execution.TensorOfModule: tokens.tensor_of_module,
     of_execution.NoSeed: tokens.no_seed,
     of_rows.FirstDifferenceAt: rows.first_difference_at,
     of_rows.DriftSize: rows.drift_size,
+    of_rows.DriftGrows: rows.drift_grows,
+    of_rows.OriginsAbsorbed: rows.origins_absorbed,
     of_rows.RowRelation: rows.row_relation,
+    of_rows.StaleRow: rows.stale_row,
     of_rows.RowLikeness: rows.row_likeness,
     of_rows.ConstantDifference: rows.constant_difference,
     of_rows.ChannelsDiffering: rows.channels_differing,
@@ -124,6 +135,7 @@ SENTENCES: dict[type[Statement], Callable[[Any], str]] = {
     of_rows.RowsBySize: rows.rows_by_size,
     of_rows.OtherSequences: rows.other_sequences,
     of_rows.EqualSequences: rows.equal_sequences,
+    of_rows.RepeatsDiffer: rows.repeats_differ,
     of_rows.RoutingDiffers: rows.routing_differs,
     of_rows.RowsShifted: rows.rows_shifted,
     of_rows.CachedTokensRead: rows.cached_tokens_read,
@@ -239,6 +251,10 @@ INTERPRETATIONS: dict[Interpretation, str] = {
         "confirm it"
     ),
     "ratio over all positions": "the same ratio over all positions, with A's tokens forced, confirms it",
+    "module computes it otherwise": (
+        "if the new run equals A, this module computes a batch wrongly: rounding does not leave that; if it "
+        "still differs here, the batch is not the reason"
+    ),
     "other padding side": (
         "the padding moves to the other side: if the first difference moves or changes with it, padding is "
         "part of the cause; a batch of requests of one length has none"

@@ -17,6 +17,7 @@ from ....schemas.findings.execution import (
     ShapeDiffers,
     TensorOfModule,
     TensorsChanged,
+    VariableChanged,
 )
 from ....schemas.findings.tokens import (
     CandidateOrder,
@@ -161,6 +162,19 @@ def prompts_differ(found: PromptsDiffer) -> str:
             f"the prompt of {found.side} has {found.count} more at position {found.position}: "
             f"{a if found.side == 'A' else b}{text}; the rest is equal"
         )
+    if found.how == "clock":
+        return (
+            f"the prompts differ in dates and times only, first {found.clock_a!r} in A and "
+            f"{found.clock_b!r} in B: a chat template that reads a clock writes another prompt each time"
+        )
+    if found.how in ("BOS doubled", "BOS missing"):
+        token = token_ids((found.tokens_b or found.tokens_a)[:1])
+        if found.how == "BOS missing":
+            return f"the prompt of {found.side} is the other's without {token}, which begins a text (BOS)"
+        return (
+            f"the prompt of {found.side} begins with {found.count} more of {token}, which begins a text "
+            "(BOS): a rendered template that holds it was encoded with special tokens again"
+        )
     end = "first" if found.how == "first tokens missing" else "last"
     lost = b if found.side == "A" else a
     length = found.length_b if found.side == "A" else found.length_a
@@ -231,10 +245,28 @@ def several_differ(found: SeveralDiffer) -> str:
 
 
 def field_changed(found: FieldChanged) -> str:
+    return f"changed in the fingerprint: {_field(found)}"
+
+
+def _field(found: FieldChanged) -> str:
     name = ".".join((found.section, found.field, *found.path))
     more = f" (and {found.others} more)" if found.others else ""
     before, after = shortened(found.before, _SHOWN_OF_LANE), shortened(found.after, _SHOWN_OF_LANE)
-    return f"changed in the fingerprint: {name}: {before} → {after}{more}"
+    return f"{name}: {before} → {after}{more}"
+
+
+def variable_changed(found: VariableChanged) -> str:
+    follows = [_field(one) for one in found.follows]
+    return variable(found) + (f"; from it follows {', '.join(follows)}" if follows else "")
+
+
+def variable(found: VariableChanged) -> str:
+    """`OMP_NUM_THREADS: not set → 4`."""
+    before, after = (
+        "not set" if value is None else shortened(value, _SHOWN_OF_LANE)
+        for value in (found.before, found.after)
+    )
+    return f"{found.name}: {before} → {after}"
 
 
 def tensors_changed(found: TensorsChanged) -> str:
@@ -243,7 +275,8 @@ def tensors_changed(found: TensorsChanged) -> str:
 
 def tensor_of_module(found: TensorOfModule) -> str:
     place = at(found.site, found.position)
-    return f"{found.tensor} belongs to the module where the difference begins: {place}"
+    what = "the difference begins" if found.role == "begins" else "the drift grows"
+    return f"{found.tensor} belongs to the module where {what}: {place}"
 
 
 def no_seed(found: NoSeed) -> str:
