@@ -25,7 +25,7 @@ from ...schemas.findings.experiments import (
 from ...schemas.findings.statement import Command, Location, Side
 from ...schemas.findings.tokens import Margins
 from .as_asked import files_changed, not_as_asked
-from .outcome import Outcome, compare, differing_repeats, place_of
+from .outcome import Outcome, compare, differing_repeats, is_of_choice, place_of
 from .runs import Runs
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def decide(case: Case, cause: Cause, label: str, run: Run = "changed") -> Confir
 def decide_undone(case: Case, command: Command, label: str, run: Run, cause: Cause | None) -> Confirmation:
     """B with something as A had it: equal to A, at least at the place of the cause, or to B?"""
     found = Findings(case)
-    chooses = bool(command.changes) and {one.of for one in command.changes} <= {"sampling", "requests"}
+    chooses = is_of_choice(command)
     place = None if cause is None else place_of(case.verdict, cause)
     if not _repeats_itself(found, chooses):
         return found.decided("not decided", command)
