@@ -212,12 +212,12 @@ def _decide_all(
 ) -> Verdict:
     """Decide one cause after another; then all together, and what only that can decide."""
     verdict, states = case.verdict, {}
-    seen: dict[Path, int] = {}
+    seen: dict[tuple[str, ...], int] = {}
     for number, cause in wanted:
         assert cause.confirm is not None
         confirmation = decide(case, cause, _label(number, cause))
-        trace = case.runs.trace(cause.confirm)
-        if (earlier := seen.setdefault(trace, number)) != number and confirmation.state == "confirmed":
+        earlier = seen.setdefault(tuple(_without_out(confirmation.argv)), number)
+        if earlier != number and confirmation.state == "confirmed":
             confirmation = _same_as(confirmation, earlier)
         states[number] = confirmation
         verdict = _save(request.result, number, confirmation)
@@ -237,6 +237,12 @@ def _decide_all(
                 verdict = _save(request.result, number, left)
                 decided(number, verdict.causes[number - 1], left)
     return verdict
+
+
+def _without_out(argv: Sequence[str]) -> list[str]:
+    """A command line without the name of its trace."""
+    at = argv.index("-o")
+    return [*argv[:at], *argv[at + 2 :]]
 
 
 def _others(cause: Cause, union: Sequence[Undone]) -> list[Undone]:

@@ -20,11 +20,22 @@ _DIGESTS = {
 """What comes with a model's folder → where a fingerprint holds its digest."""
 
 
-def not_as_asked(undoes: list[Undone], new: TraceHeader, a: TraceHeader) -> list[NotAsAsked]:
+_OF_NAME = {
+    "weights": ("weights",),
+    "config.json": ("config.json",),
+    "tokenizer": ("tokenizer", "chat template"),
+}
+"""What some of A's files are called → the digests that must be A's; the rest is B's."""
+
+
+def not_as_asked(undoes: list[Undone], new: TraceHeader, a: TraceHeader, b: TraceHeader) -> list[NotAsAsked]:
     """What the new run did not have as it was asked for; where nothing was stated: as A had it."""
     found = []
     for one in undoes:
         wanted, got = _wanted(one, a), _of(one, new)
+        if one.of == "model" and one.name in _OF_NAME:
+            of_a = _digests(a)
+            wanted = {**_digests(b), **{name: of_a[name] for name in _OF_NAME[one.name]}}
         if not _is_same(wanted, got):
             found.append(NotAsAsked(undone=one, found=got))
     return found

@@ -25,7 +25,8 @@ from ...schemas.findings.experiments import (
 from ...schemas.findings.statement import Command, Location, Side
 from ...schemas.findings.tokens import Margins
 from .as_asked import files_changed, not_as_asked
-from .outcome import Outcome, compare, differing_repeats, place_of
+from .mixed_model import with_files_of_a
+from .outcome import Outcome, compare, differing_repeats, is_of_choice, place_of
 from .runs import Runs
 
 if TYPE_CHECKING:
@@ -139,16 +140,19 @@ def decide(case: Case, cause: Cause, label: str, run: Run = "changed") -> Confir
 def decide_undone(case: Case, command: Command, label: str, run: Run, cause: Cause | None) -> Confirmation:
     """B with something as A had it: equal to A, at least at the place of the cause, or to B?"""
     found = Findings(case)
-    chooses = bool(command.changes) and {one.of for one in command.changes} <= {"sampling", "requests"}
+    chooses = is_of_choice(command)
     place = None if cause is None else place_of(case.verdict, cause)
     if not _repeats_itself(found, chooses):
         return found.decided("not decided", command)
     if not command.changes:
         return found.decided("not decided", command, Limit(what="nothing was changed"))
+    if cause is not None and cause.id in OF_FILES and files_changed(*case.headers) is not None:
+        runs = case.runs
+        command = with_files_of_a(command, cause.id, runs.run_in, runs.folder) or command
     new = found.run(command, run, label)
     if new is None:
         return found.decided("not decided", command)
-    if missing := not_as_asked(command.changes, _header(new), case.headers[0]):
+    if missing := not_as_asked(command.changes, _header(new), *case.headers):
         return found.decided("not decided", command, *missing)
     as_a = found.compare("A", new, run, command, place)
     if as_a.equal or as_a.place_equal:
@@ -185,7 +189,8 @@ def _confirmed(
         return found.decided("not decided", command, Limit(what="tokens only"))
     if as_a.equal and as_a.by == "rows" and as_a.compared < case.verdict.compared.rows:
         return found.decided("not decided", command, Limit(what="fewer rows"))
-    if any(one.of == "model" for one in command.changes) and cause is not None and cause.id in OF_FILES:
+    whole = any((one.of, one.name) == ("model", "model") for one in command.changes)
+    if whole and cause is not None and cause.id in OF_FILES:
         several = files_changed(*case.headers)
         if several is not None:
             return found.decided("not decided", command, several)
@@ -248,7 +253,7 @@ def _forced(found: Findings, cause: Cause, command: Command, label: str) -> Conf
     new = found.run(command, "changed", label)
     if new is None:
         return found.decided("not decided", command)
-    if missing := not_as_asked(command.changes, _header(new), found.case.headers[0]):
+    if missing := not_as_asked(command.changes, _header(new), *found.case.headers):
         return found.decided("not decided", command, *missing)
     as_a = found.compare("A", new, "changed", command)
     if margins is None or as_a.largest_logit is None or margins.drift is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import NothingCompared
 from ...schemas.findings.experiments import By
-from ...schemas.findings.statement import Location
+from ...schemas.findings.statement import Command, Location
 
 if TYPE_CHECKING:
     from ...schemas.verdict import Cause, Verdict
@@ -39,15 +39,16 @@ class Outcome:
 NOTHING = Outcome(None, "tokens", 0)
 
 
+def is_of_choice(command: Command) -> bool:
+    """It undoes how tokens are chosen, or what is asked: not how numbers are computed."""
+    kinds = {one.of for one in command.changes}
+    return bool(kinds) and kinds <= {"sampling", "requests"}
+
+
 def place_of(verdict: Verdict, cause: Cause) -> Location | None:
     """Where a cause makes A and B differ first; None: the comparison knows no place."""
-    confirm, token, site = cause.confirm, verdict.first_token, verdict.first_site
-    chooses = (
-        confirm is not None
-        and confirm.changes
-        and {one.of for one in confirm.changes} <= {"sampling", "requests"}
-    )
-    if site is not None and not chooses:
+    token, site = verdict.first_token, verdict.first_site
+    if site is not None and not (cause.confirm is not None and is_of_choice(cause.confirm)):
         label, position = site.label(), site.position
         if cause.subject is not None:
             label, position = cause.subject.site, cause.subject.position

@@ -13,6 +13,7 @@ import pytest
 from fakes.command_line import Done, Rip
 from rip.diverge.result_folder import read_verdict
 from rip.experiments.confirming import decide, runs
+from rip.experiments.zoom import save_verdict
 from rip.schemas.errors import ErrorReport
 from rip.schemas.findings.experiments import BeyondRounding, Limit, NotAsAsked, RunCompared, RunFailed
 from rip.schemas.verdict import Cause, Verdict
@@ -106,6 +107,25 @@ def test_a_changed_weight_is_proven_and_the_reports_say_so(desk: Desk) -> None:
     for name in ("report.md", "report.html"):
         assert desk.rip("report", "result", "-o", name).code == 0
         assert "proven by experiment" in (desk.folder / name).read_text()
+
+
+def test_of_two_changes_in_a_model_folder_only_the_causes_is_undone(desk: Desk) -> None:
+    shutil.copytree(desk.folder / "m", desk.folder / "m2")
+    change_weight(desk.folder / "m2")
+    template = desk.folder / "m2" / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    tokenizer = desk.folder / "m2" / "tokenizer_config.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    desk.replay("a")
+    desk.replay("b", model="m2")
+    desk.diverge("a", "b")
+    assert desk.confirm(desk.number("weights")).code == 0
+    decided = desk.cause("weights").confirmation
+    assert decided is not None
+    assert [(one.of, one.name) for one in decided.undoes] == [("model", "weights")]
+    mixed = Path(decided.undoes[0].value)
+    assert (mixed / "model.safetensors").resolve() == desk.folder / "m" / "model.safetensors"
+    assert (mixed / "chat_template.jinja").resolve() == template
 
 
 def test_a_stated_sampling_field_is_undone_by_its_option(desk: Desk) -> None:
@@ -207,7 +227,7 @@ def test_a_setting_that_did_not_take_decides_nothing(desk: Desk, monkeypatch: py
     monkeypatch.setattr(
         decide,
         "not_as_asked",
-        lambda undoes, new, a: left_out([one.model_copy(update={"value": 7}) for one in undoes], new, a),
+        lambda undoes, *headers: left_out([one.model_copy(update={"value": 7}) for one in undoes], *headers),
     )
     assert desk.confirm(desk.number("batch-shape")).code == 3
     decided = desk.cause("batch-shape").confirmation
@@ -278,3 +298,17 @@ def test_what_cannot_be_confirmed_is_said(
     assert done.code == 2
     assert message in done.err
     assert "fix: " in done.err
+
+
+def test_one_experiment_proves_one_cause(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two causes that the same run would undo cannot be told apart: the first one is decided."""
+    plant_batch_effect(monkeypatch)
+    desk.replay("a")
+    desk.replay("b", "--set", "batch_size=2")
+    desk.diverge("a", "b")
+    first = desk.cause("batch-shape")
+    padding = first.model_copy(update={"id": "padding"})
+    save_verdict(desk.verdict.model_copy(update={"causes": [first, padding]}), desk.folder / "result")
+    assert desk.confirm("--all").code == 0
+    states = [cause.confirmation and cause.confirmation.state for cause in desk.verdict.causes]
+    assert states == ["confirmed", "not decided"]

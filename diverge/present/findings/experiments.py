@@ -66,7 +66,7 @@ _LIMITS = {
 def undone(one: Undone) -> str:
     """`batch_size 8 → 1`."""
     if one.of == "model":
-        return f"A's model files ({_value(one.value)})"
+        return f"A's {'model files' if one.name == 'model' else one.name} ({_value(one.value)})"
     if one.of == "requests":
         return f"A's requests ({_value(one.value)})"
     before, now = _value(one.was), _value(one.value)
