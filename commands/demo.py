@@ -151,5 +151,5 @@ def _write_requests(model: Path, path: Path, console: Console) -> None:
     ]
     sampling = {"temperature": 0, "max_tokens": MAX_TOKENS}
     with shown_progress(console) as progress:
-        envelopes = new_envelopes(str(model), prompts, sampling, progress)
+        envelopes, _ = new_envelopes(str(model), prompts, sampling, progress)
     write_private(path, "".join(map(envelope_line, envelopes)))

@@ -45,9 +45,7 @@ Ignore = Annotated[
         help="Leave section.field out of the result, for example 'os.kernel' or 'cpu.*'. Repeatable.",
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the drift as one JSON document (rip.drift/1), not as text.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, not text.")]
 Markdown = Annotated[
     Path | None,
     typer.Option("--markdown", metavar="FILE", help="Write the drift as Markdown too; -: print it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +32,7 @@ Examples:
   rip envelope create --model ./SmolLM2 --chat "What is a tie in sampling?" --sampling temperature=0 \\
       --sampling max_tokens=64 -o request.json
   rip envelope create --model ./SmolLM2 --prompt-file long.txt --sampling seed=42 -o set.jsonl
+  rip envelope create --model ./SmolLM2 --from prompts.txt --sampling temperature=0 -o set.jsonl
 """
 IMPORT_EXAMPLES = """\b
 Examples:
@@ -69,6 +71,14 @@ def create(
     messages: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="A JSON list of chat messages.")
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.txt|.jsonl",
+            help="Many: a text with a prompt a line, or lines with prompt, chat or messages, and perhaps id.",
+        ),
+    ] = None,
     request_id: Annotated[
         str | None, typer.Option("--id", help="Request id. [default: a digest of the content]")
     ] = None,
@@ -96,10 +106,23 @@ def create(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a .json file.")] = False,
 ) -> None:
     """Make an envelope from a prompt or chat messages: token ids by the real tokenizer, hashes filled in."""
-    from ..experiments.new_envelope import append_envelope, new_envelopes, read_prompt, read_sampling
+    from ..experiments.new_envelope import (
+        append_envelope,
+        new_envelopes,
+        read_prompt,
+        read_prompts,
+        read_sampling,
+    )
     from ..schemas.envelope import SET_SUFFIX
 
-    stated_prompt = read_prompt(prompt, prompt_file, chat, messages)
+    if prompts is not None:
+        if any(one is not None for one in (prompt, prompt_file, chat, messages, request_id)):
+            raise BadInput("--from takes the prompts and ids of a file", "leave out the other ones")
+        if out is None or out.suffix != SET_SUFFIX:
+            raise BadInput("--from makes a request set", "add -o SET.jsonl")
+        stated_prompts = read_prompts(prompts)
+    else:
+        stated_prompts = [(read_prompt(prompt, prompt_file, chat, messages), request_id)]
     stated_sampling = read_sampling(sampling or [])
     redaction = None if redact is None else check_choice("redact", redact, REDACTIONS)
     if out is not None:
@@ -111,24 +134,30 @@ def create(
         check_output_file(out, force or out.suffix == SET_SUFFIX)  # a set grows
     console = stderr_console()
     with shown_progress(console) as progress:
-        [envelope] = new_envelopes(model, [(stated_prompt, request_id)], stated_sampling, progress)
-    tokens = len(envelope.prompt_token_ids or ())
+        envelopes, warnings = new_envelopes(model, stated_prompts, stated_sampling, progress)
+    for warning in warnings:
+        print_sentence(console, f"warning: {warning}", style="yellow")
+    tokens = sum(len(envelope.prompt_token_ids or ()) for envelope in envelopes)
     if redaction is not None:
-        envelope = envelope.redacted(keep_token_ids=redaction == "text")
+        envelopes = [envelope.redacted(keep_token_ids=redaction == "text") for envelope in envelopes]
+    first = envelopes[0]
     if out is None:
-        print(envelope.to_json(), end="")
+        print(first.to_json(), end="")
         return
     if out.suffix == SET_SUFFIX:
-        append_envelope(out, envelope)
+        for envelope in envelopes:
+            append_envelope(out, envelope)
     else:
-        write_private(out, envelope.to_json())
-    print_sentence(console, f"Wrote {out}: {envelope.request_id}, {tokens} prompt tokens")
+        write_private(out, first.to_json())
+    what = first.request_id if len(envelopes) == 1 else counted(len(envelopes), "envelope")
+    print_sentence(console, f"Wrote {out}: {what}, {tokens} prompt tokens")
 
 
 @app.command("import", epilog=IMPORT_EXAMPLES, short_help="Make a request set from recorded requests.")
 def import_(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="JSONL files, or request dumps of SGLang (.pkl).")
+        list[Path],
+        typer.Argument(metavar="FILE…", help="JSONL files, logs, or request dumps of SGLang (.pkl)."),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="SET.jsonl", help="The request set to write.")],
     model: Annotated[str | None, model_option("The model that answered; its hashes are filled in.")] = None,
@@ -140,11 +169,12 @@ def import_(
     ] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the request set.")] = False,
 ) -> None:
-    """Make a request set from recorded requests: OpenAI batches and logs, SGLang dumps and logs.
+    """Make a request set from recorded requests: OpenAI batches and logs, logs and dumps of engines.
 
     It reads lines of a batch's input and output (joined by custom_id), of {"request": …, "response": …},
-    plain request bodies, SGLang's JSON request log, and the pickle files of --dump-requests-folder and
-    --crash-dump-folder. Pickles are read as data: nothing in them is imported or run.
+    plain request bodies, vLLM's log with --enable-log-requests, SGLang's JSON request log, and the pickle
+    files of --dump-requests-folder and --crash-dump-folder. Pickles are read as data: nothing in them is
+    imported or run.
     """
     from ..experiments.model_identity import identity_fields, identity_of
     from ..experiments.new_envelope import envelope_line
@@ -245,6 +275,11 @@ def check(
             )
         for finding in found:
             print(printable(f"{envelope.request_id}: {sentence(finding)}"))
+    if fingerprint is not None and any(envelope.messages for envelope in envelopes):
+        from ..fingerprint.present.drift_report import clock_warning
+
+        if clock := clock_warning(fingerprint):
+            print(printable(f"warning: {clock}"), file=sys.stderr)
     skipped = f", {refused} answered with an error: rip replay skips them" if refused else ""
     print(f"{len(envelopes)} valid, {len(envelopes) - refused - faults} complete{skipped}")
     raise typer.Exit(EXIT_FAILS if faults or refused == len(envelopes) else EXIT_HOLDS)

@@ -12,7 +12,7 @@ import typer
 
 from ..schemas.choices import STRENGTHS, Strength, check_choice
 from ..schemas.errors import BadInput, printable
-from .console import shown_progress, stderr_console
+from .console import shown_progress, stderr_console, stdout_console
 from .drift_output import ANY, STREAM, AsJson, DriftOptions, FailOn, Html, Ignore, Markdown, report_drift
 from .lane_options import ApiKeyEnv
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..fingerprint.model.ref import ModelRef
     from ..fingerprint.remote.address import Server
-    from ..schemas.fingerprint import Fingerprint
+    from ..schemas.fingerprint import Fact, Fingerprint
 
 EXAMPLES = """\b
 Examples:
@@ -223,9 +223,9 @@ def fingerprint(
     source.check()
     if against == recorded == STREAM:
         raise BadInput("--against and --read both take standard input", "give a file for one of them")
-    if against is None and drift_options.any_stated():
+    if against is None and replace(drift_options, as_json=False).any_stated():
         raise BadInput(
-            "--fail-on, --ignore, --json, --markdown and --html describe a comparison",
+            "--fail-on, --ignore, --markdown and --html describe a comparison",
             "add --against BASE.json",
         )
     console = stderr_console()
@@ -244,12 +244,12 @@ def fingerprint(
     if output is not None and output != STREAM:
         write_private(output, text)
         print(f"Wrote {output}", file=sys.stderr)
-    elif output == STREAM or base is None:
+    elif output == STREAM or (base is None and not _is_for_people(document, as_json)):
         sys.stdout.write(text)
     if against is not None and base is not None:
         raise typer.Exit(report_drift(base, read, (input_name(against), source.name), drift_options, console))
-    if console.is_terminal:
-        _print_summary(console, read)
+    if output is None and _is_for_people(document, as_json):
+        _print_summary(stdout_console(), read)
 
 
 def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]:
@@ -308,16 +308,55 @@ def _collect(source: _Source, model: ModelRef | None, server: Server | None, con
         )
 
 
+def _is_for_people(document: _Document, as_json: bool) -> bool:
+    """Whether standard output is a terminal, and no form of the document was asked for."""
+    return sys.stdout.isatty() and not as_json and not document.flat and document.export is None
+
+
 def _print_summary(console: Console, read: Fingerprint) -> None:
-    """The thirteen keys, for a person."""
+    """What it is of, versions, devices, and what could not be read and matters: about fifteen lines."""
     from rich.table import Table
     from rich.text import Text
 
+    from ..fingerprint.present.drift_sentences import visible
     from ..schemas.fingerprint import is_absent_text
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in read.flat().items():
-        absent = is_absent_text(value)
-        table.add_row(key, Text(str(value), style="dim" if absent else "", overflow="fold"))
-    table.add_row("root_digest", read.root_digest)
+    known = [
+        (key, value)
+        for key, value in _summary_rows(read).items()
+        if value is not None and value.value is not None
+    ]
+    for key, value in known:
+        table.add_row(key, Text(visible(str(value.value))[:_SHOWN], overflow="fold"))
+    unread = [key for key, value in read.flat().items() if is_absent_text(value)]
+    if unread:
+        table.add_row("not read", Text(", ".join(unread), style="dim", overflow="fold"))
+    table.add_row("root digest", read.root_digest)
     console.print(table)
+    console.print(Text("the whole document: --json, or -o FILE", style="dim"))
+
+
+_SHOWN = 200
+"""Characters of one value."""
+_SUMMARY = {
+    "of": "process.observed",
+    "engine": "engine.name",
+    "version": "engine.version",
+    "model": "model.sha256",
+    "architecture": "model.architecture",
+    "quantization": "model.quantization_method",
+    "template": "template.sha256",
+    "torch": "frameworks.torch",
+    "CUDA": "libraries.cuda",
+    "GPUs": "gpus.name_and_compute_capability",
+    "driver": "driver.version",
+    "CPU": "cpu.model",
+    "system": "os.distribution",
+    "attention": "engine.attention_backend",
+}
+"""Label \u2192 section and field."""
+
+
+def _summary_rows(read: Fingerprint) -> dict[str, Fact | None]:
+    return {label: read.get(*place.split(".", 1)) for label, place in _SUMMARY.items()}

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
 
 
+_MOST_NAMED = 5
+"""Requests that a warning names."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A text that is taken as it is, or messages that go through the chat template."""
@@ -64,6 +68,46 @@ def read_prompt(
         found = "the list of messages is empty" if parsed == [] else "a list of messages was expected"
         raise BadInput(f"{path}: {found}", 'for example [{"role": "user", "content": "Hi"}]')
     return Prompt(messages=parsed)
+
+
+def read_prompts(path: Path) -> list[tuple[Prompt, str | None]]:
+    """The prompts of a file, each with its request id where one is stated.
+
+    Args:
+        path: Text with a prompt a line, or `.jsonl` with `prompt`, `chat` or `messages`, and perhaps `id`.
+
+    Raises:
+        BadInput: It cannot be read, has none, or a line states no prompt.
+    """
+    from ..schemas.base import parse_json_object
+
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise BadInput(f"{path}: cannot be read: {reason}", "check the path and its encoding") from None
+    found: list[tuple[Prompt, str | None]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if path.suffix != ".jsonl":
+            found.append((Prompt(line), None))
+            continue
+        where = f"{path}:{number}"
+        stated = parse_json_object(line, where)
+        name = stated.get("id")
+        text, chat, messages = (stated.get(key) for key in ("prompt", "chat", "messages"))
+        if isinstance(chat, str):
+            messages = [{"role": "user", "content": chat}]
+        is_list = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
+        if isinstance(text, str) == bool(is_list) or not isinstance(name, str | None):
+            raise BadInput(
+                f"{where}: no prompt that can be read", 'give {"prompt": "…"}, "chat" or "messages"'
+            )
+        found.append((Prompt(text) if isinstance(text, str) else Prompt(messages=messages), name))
+    if not found:
+        raise BadInput(f"{path}: no prompt in it", "give one a line")
+    return found
 
 
 def read_sampling(pairs: list[str]) -> dict[str, Any]:
@@ -124,8 +168,8 @@ def new_envelopes(
     prompts: Sequence[tuple[Prompt, str | None]],
     sampling: dict[str, Any],
     progress: Progress,
-) -> list[Envelope]:
-    """Envelopes of prompts, tokenized with a model's own tokenizer; its hashes are filled in.
+) -> tuple[list[Envelope], list[str]]:
+    """Envelopes of prompts, tokenized with a model's own tokenizer, its hashes filled in; and warnings.
 
     Args:
         model: Folder, GGUF file or hub id.
@@ -136,17 +180,36 @@ def new_envelopes(
         BadInput: No such model or tokenizer, or a prompt without tokens.
     """
     from ..fingerprint.model.ref import resolve
+    from ..fingerprint.present.drift_report import clock_warning
     from ..replay.engines.model_files import load_local_tokenizer, tokenize
 
     fingerprint = identity_of(model, progress)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
-    envelopes = []
+    envelopes: list[Envelope] = []
+    warnings: list[str] = []
+    if any(prompt.messages is not None for prompt, _ in prompts) and (clock := clock_warning(fingerprint)):
+        warnings.append(clock)
+    doubled: list[str] = []
     for prompt, request_id in prompts:
         ids = tokenize(tokenizer, prompt.text, prompt.messages, None)
         if not ids:
             raise BadInput("the prompt has no tokens", "give a text that is not empty")
         envelopes.append(_identified(fingerprint, request_id, ids, prompt, sampling))
-    return envelopes
+        if _begins_twice(tokenizer, ids):
+            doubled.append(envelopes[-1].request_id)
+    if doubled:
+        named = ", ".join(doubled[:_MOST_NAMED]) + ("…" if len(doubled) > _MOST_NAMED else "")
+        warnings.append(
+            f"{named}: the prompt begins with {getattr(tokenizer, 'bos_token', 'BOS')} twice: the text "
+            "holds it, and the tokenizer adds it; take it out of the text, or give --chat or --messages"
+        )
+    return envelopes, warnings
+
+
+def _begins_twice(tokenizer: Any, ids: list[int]) -> bool:
+    """Whether a prompt begins with the token for the beginning of a text, and then with it again."""
+    begin = getattr(tokenizer, "bos_token_id", None)
+    return begin is not None and ids[:2] == [begin, begin]
 
 
 def _identified(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from ..schemas.base import canonical_json
 from ..schemas.change import NO_RULE, Change, Drift, SourceChange
@@ -109,8 +109,9 @@ def _contents(section: str, field: str, base: Fingerprint, now: Fingerprint) -> 
     if (section, field) == ("template", "sha256"):
         named = [_texts(one, section).get("named") or {} for one in (base, now)]
         before, after = (templates.get("default") for templates in named)
-        both = isinstance(before, str) and isinstance(after, str)
-        return {"diff": differing_lines(before, after) or None} if both else {}
+        if not isinstance(before, str) or not isinstance(after, str):
+            return {}
+        return {"diff": differing_lines(before, after) or None}
     name = _TABLES.get((section, field), field)
     before, after = (_texts(one, section).get(name) for one in (base, now))
     if not isinstance(before, dict) or not isinstance(after, dict):
@@ -222,10 +223,19 @@ def compare(base: Fingerprint, now: Fingerprint, ignore: Iterable[str] = ()) -> 
         source_changes=[str(change) for change in sources],
         other_sources=sources or None,
         ignored=ignored or None,
-        claimed=[side for side, one in (("base", base), ("now", now)) if one.is_claimed] or None,
+        claimed=_claimed(base, now) or None,
         compared=len({*both} - {*hidden, OBSERVED}),
         not_compared=hidden or None,
     )
+
+
+def _claimed(base: Fingerprint, now: Fingerprint) -> list[Literal["base", "now"]]:
+    found: list[Literal["base", "now"]] = []
+    if base.is_claimed:
+        found.append("base")
+    if now.is_claimed:
+        found.append("now")
+    return found
 
 
 def group_of(change: Change) -> str:

@@ -50,6 +50,7 @@ _VLLM = {
     "quantization": "engine.quantization",
     "kv_cache_dtype": "engine.kv_cache_dtype",
     "cache_dtype": "engine.kv_cache_dtype",
+    "calculate_kv_scales": "engine.calculated_kv_scales",
     "attention_backend": "engine.attention_backend",
     "attention_config.backend": "engine.attention_backend",
     "mm_encoder_attn_backend": "engine.encoder_attention_backend",

@@ -107,6 +107,7 @@ ROWS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("device", "where it computes", _SETTINGS),
         ("quantization", "of the weights", _SETTINGS),
         ("kv_cache_dtype*", "of keys (and values)", _SETTINGS),
+        ("calculated_kv_scales", "whether the first request fixes the scales of keys and values", _SETTINGS),
         ("max_model_len", "longest context", _SETTINGS),
         ("slot_context", "llama.cpp: context of one slot", _SERVER),
         ("max_batched_tokens", "tokens of one step", _SETTINGS),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -31,6 +33,11 @@ OLDEST_JINJA = (3, 1, 6)
 """Older ones have known ways out of the sandbox."""
 _MEND = "pip install 'rip-forensics[report]'"
 _KIND = "rendered"
+MAX_TEMPLATE = 1_000_000
+"""Characters of a template that are searched."""
+_TAG = re.compile(r"\{[{%][^{}]{0,20000}")
+"""What is code in a template: not its text and, as it opens otherwise, not its comments."""
+_CLOCK = re.compile(r"\bstrftime_now\b|\bnow\(\)|\butcnow\b")
 
 _TOOLS = [
     {
@@ -115,6 +122,12 @@ def rendered_facts(
     return {"rendered_sha256": fact(sha256_of(rendered), source), "rendered": fact(rendered, source)}
 
 
+def reads_clock(template: str) -> bool:
+    """Whether a template asks for the time: the same messages are another prompt on another day."""
+    code = "".join(_TAG.findall(template[:MAX_TEMPLATE]))
+    return _CLOCK.search(code) is not None
+
+
 def _absent(reason: str) -> dict[str, Fact]:
     return dict.fromkeys(("rendered_sha256", "rendered"), unavailable(reason, PROBE))
 
@@ -136,6 +149,8 @@ def _render(request: dict[str, Any]) -> tuple[str | None, str]:
         return None, f"{NO_ANSWER}: a template was not rendered"
     except OSError as error:
         return None, f"the child that renders could not be started: {error.strerror}"
+    if done.returncode in (-signal.SIGKILL, -signal.SIGXCPU):  # by its limit of processor time
+        return None, f"{NO_ANSWER}: a template was not rendered"
     if done.returncode != 0:
         return None, f"rendering was ended by a limit, or jinja2 does not work (exit code {done.returncode})"
     return done.stdout.decode(), ""

@@ -140,9 +140,10 @@ def read_smi_row(line: str, paste: Paste) -> bool:
         if words[-1] in ("On", "Off"):
             paste.enter("gpus.persistence_mode", index, "enabled" if words[-1] == "On" else "disabled")
         return True
-    index = paste.place.get("gpu")
-    if index is None:
+    known = paste.place.get("gpu")
+    if known is None:
         return False
+    index = str(known)
     if memory := _MEMORY.match(cells[1]):
         paste.enter("gpus.memory_total_bytes", index, int(memory[1]) * _MIB)
         if power := _POWER.match(cells[0]):

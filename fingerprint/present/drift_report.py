@@ -124,6 +124,18 @@ def _in_sentence(value: Any) -> str:
     return str(value)
 
 
+def clock_warning(read: Fingerprint) -> str | None:
+    """That a chat template reads the time; None where none does."""
+    template = read.sections.get("template")
+    found = template.volatile.get("reads_clock") if template is not None else None
+    if found is None or not isinstance(found.value, list):
+        return None
+    return (
+        f"the chat template ({', '.join(map(str, found.value))}) reads the clock (strftime_now): "
+        "the same messages become another prompt at another time; replay by token ids"
+    )
+
+
 def list_warnings(read: Fingerprint) -> list[str]:
     """What a person should hear at once: damage, contradictions, what ended meanwhile, mixed libraries.
 
@@ -139,6 +151,8 @@ def list_warnings(read: Fingerprint) -> list[str]:
     if contradicted is not None and contradicted.value:
         names = ", ".join(sorted(contradicted.value))
         warnings.append(f"{names}: the bytes are not those that the cache names; overwritten or damaged")
+    if clock := clock_warning(read):
+        warnings.append(clock)
     misplaced = read.get("model", "contradicted_index")
     if misplaced is not None and isinstance(misplaced.value, dict):
         for tensor, place in list(misplaced.value.items())[:_SHOWN_TENSORS]:

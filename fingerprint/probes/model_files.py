@@ -19,7 +19,7 @@ from ..model.hub_cache import other_revisions, refs_to, unfinished_downloads
 from ..model.read_and_hash import ReadOptions
 from ..model.ref import ModelRef, adapter_weights, promised_tensors
 from ..model.small_texts import keep_texts
-from ..model.template_probe import rendered_facts
+from ..model.template_probe import reads_clock, rendered_facts
 from ..model.tokenizer import (
     TOKENIZER_CONFIG,
     TOKENIZER_FIELDS,
@@ -179,7 +179,9 @@ def _template_section(
         "named": fact(digests, source),
         **rendered_facts(templates, tokenizer.special_tokens, cache),
     }
-    return Section(facts=facts, texts=keep_texts({"named": dict(templates)}) or None)
+    clocks = [name for name, text in templates.items() if reads_clock(text)]
+    volatile = {"reads_clock": fact(clocks, source)} if clocks else {}
+    return Section(facts=facts, volatile=volatile, texts=keep_texts({"named": dict(templates)}) or None)
 
 
 # A GGUF file ---------------------------------------------------------------------------------------------

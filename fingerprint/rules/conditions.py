@@ -203,6 +203,40 @@ ONLY_PATCH = Condition(
     "only what follows major and minor number changed",
     lambda c: _agree(c, _release) and not _agree(c, _version),
 )
+
+
+def crosses(release: tuple[int, int], engine: str | None = None) -> Condition:
+    """One side is older than a release, the other is not.
+
+    Args:
+        release: Major and minor number.
+        engine: Only where `engine.name` of both sides is this.
+    """
+
+    def holds(c: Compared) -> bool:
+        if engine is not None and {_value(one.get("engine", "name")) for one in (c.base, c.now)} != {engine}:
+            return False
+        sides = [_release(side) for side in (c.before, c.after)]
+        older = [(int(side[0]), int(side[1])) < release for side in sides if side is not None]
+        return sorted(older) == [False, True]
+
+    number = ".".join(map(str, release))
+    return Condition(f"from before {number} to {number} or later, or back", holds)
+
+
+def _is_eager(fingerprint: Fingerprint) -> bool:
+    """Whether rip's own eager engine, or one that compiles nothing, is what the fingerprint is of."""
+    name = _value(fingerprint.get("engine", "name"))
+    compiles = _value(fingerprint.get("engine", "compilation"))
+    graphs = _value(fingerprint.get("engine", "cuda_graphs"))
+    on_gpu = _value(fingerprint.get("gpus", "count"))
+    return name == "hf" and not compiles and not graphs and not on_gpu
+
+
+NOT_COMPILED = Condition(
+    "both sides are of the engine `hf` without a GPU, which compiles nothing",
+    lambda c: _is_eager(c.base) and _is_eager(c.now),
+)
 SAME_VERSION = Condition(
     "the version is the same: a different build of it",
     lambda c: _agree(c, _version) and isinstance(_value(c.before), dict),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from . import sources
 from .advice import BATCH, CACHE, DECODE, INPUT, PRECISION, PREFILL, REPEAT, SAMPLING, WEIGHTS
 from .base import Rule, bitwise, harmless, in_section, numeric, semantic, token
-from .conditions import QUANTIZES
+from .conditions import QUANTIZES, crosses
+from .software_rules import VLLM_DEFAULTS
 
 _KV = "keys and values are rounded to a different type"
 _PIECES = (
@@ -30,6 +31,19 @@ RULES: tuple[Rule, ...] = (
     *in_section(
         "engine",
         token("name", "a different engine brings its own kernels, sampler and defaults", SAMPLING),
+        token(
+            "version",
+            VLLM_DEFAULTS,
+            SAMPLING,
+            (sources.VLLM_DEFAULTS, sources.VLLM_DEFAULTS_SEEN),
+            crosses((0, 8), "vllm"),
+        ),
+        token(
+            "calculated_kv_scales",
+            "the first request fixes the scales of keys and values: the order of requests matters",
+            REPEAT,
+            sources.VLLM_KV_SCALES,
+        ),
         bitwise("version|build|commit|docker_label|executable_sha256", _VERSION, DECODE, sources.VLLM),
         numeric(
             "dtype", "a different dtype rounds every operation differently", PRECISION, sources.TORCH_ACCURACY

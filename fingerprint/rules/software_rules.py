@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from . import sources
-from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART
+from .advice import BATCH, DECODE, INPUT, PRECISION, REPEAT, RESTART, SAMPLING
 from .base import Rule, bitwise, harmless, in_section, numeric, token
 from .conditions import (
+    NOT_COMPILED,
     ONE_GPU,
     ONLY_ORIGIN,
     ONLY_PATCH,
@@ -15,8 +16,12 @@ from .conditions import (
     SAME_LOADED_COPY,
     SAME_VERSION,
     SAME_VERSION_BESIDE,
+    crosses,
 )
 
+VLLM_DEFAULTS = (
+    "since 0.8, fields that a request does not set come from the model's generation_config: other tokens"
+)
 _REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
@@ -69,6 +74,13 @@ FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
         sources.TORCH,
     ),
     token("tokenizers", "the same text may become different token ids", INPUT, sources.RELEASES),
+    token(
+        "transformers",
+        "release 5 tokenizes by other code: the same text may become different token ids",
+        INPUT,
+        sources.TRANSFORMERS_5,
+        crosses((5, 0)),
+    ),
     bitwise(
         "transformers",
         "model code, its operations and their order may have changed",
@@ -90,6 +102,14 @@ KERNEL_RULES: tuple[Rule, ...] = in_section(
     "kernels",
     harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
     bitwise("*", _REBUILT, DECODE, when=SAME_VERSION),
+    harmless(
+        "*_cache",
+        "a cache of compiled kernels, of which an eager run on the CPU uses none",
+        when=NOT_COMPILED,
+    ),
+    token(
+        "vllm", VLLM_DEFAULTS, SAMPLING, (sources.VLLM_DEFAULTS, sources.VLLM_DEFAULTS_SEEN), crosses((0, 8))
+    ),
     Rule(
         "*_cache",
         "different kernels were compiled, but what was chosen by timing is the same",

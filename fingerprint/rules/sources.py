@@ -123,6 +123,10 @@ PYTHON = Source(
     "Python, Command line and environment",
     "https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED",
 )
+TRANSFORMERS_5 = Source(
+    "transformers, Migration guide to v5 (tokenization)",
+    "https://github.com/huggingface/transformers/blob/main/MIGRATION_GUIDE_V5.md",
+)
 RELEASES = Source("the package's release notes")
 
 # Engines
@@ -139,6 +143,9 @@ VLLM_SERVER = Source(
     "vLLM, OpenAI-compatible server (generation config)",
     "https://docs.vllm.ai/en/latest/serving/openai_compatible_server/",
 )
+VLLM_DEFAULTS = Source("vLLM pull request 12622", "https://github.com/vllm-project/vllm/pull/12622")
+VLLM_DEFAULTS_SEEN = _issue("vllm-project/vllm", 15241, "vLLM")
+VLLM_KV_SCALES = Source("vLLM pull request 11906", "https://github.com/vllm-project/vllm/pull/11906")
 VLLM_COMPILE = Source(
     "vLLM, torch.compile integration (compilation cache)",
     "https://docs.vllm.ai/en/latest/design/torch_compile/",

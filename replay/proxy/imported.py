@@ -19,12 +19,13 @@ from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
 from ..wire import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
+from .engine_log import EngineLog
 from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, read_request
 
 _PICKLE_START = b"\x80"
 _FIX = (
     "give lines of an OpenAI batch (custom_id, body), of {request, response}, request bodies with messages "
-    "or prompt, or a dump or JSON log of SGLang"
+    "or prompt, a dump or JSON log of SGLang, or vLLM's log with --enable-log-requests"
 )
 
 
@@ -256,6 +257,8 @@ def _take_answer(exchange: _Exchange, response: Any, error: Any) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[_Place, Json]]:
     """(place, object) of every line that is not empty, or the one object that the whole file is."""
+    log = EngineLog()
+    is_log = False
     with _opened(path) as file:
         for number in count(1):
             place = _Place(path, number)
@@ -265,6 +268,12 @@ def _lines(path: Path) -> Iterator[tuple[_Place, Json]]:
             if len(line) > MAX_ENVELOPE_BYTES:
                 raise BadInput(f"{place}: longer than {MAX_ENVELOPE_BYTES >> 20} MiB", _FIX)
             if not line.strip():
+                continue
+            is_object = line.lstrip()[:1] == b"{"
+            is_log = is_log or (not is_object and log.is_line(line))
+            if is_log and not is_object:  # of other lines of a log nothing is asked
+                if (logged := log.read(line, str(place))) is not None:
+                    yield place, logged
                 continue
             try:
                 found = parse_json_object(line, str(place))

@@ -142,6 +142,19 @@ def test_a_file_is_not_overwritten_unasked(rip: Rip) -> None:
     assert load_envelope(Path("r.json")).prompt_token_ids == [10]
 
 
+def test_many_prompts_of_a_file_become_a_set(rip: Rip, tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "w9"}\n\n{"chat": "w10"}\n')
+    done = rip.create("--from", "p.jsonl", "-o", "many.jsonl")
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in (tmp_path / "many.jsonl").read_text().splitlines()]
+    assert lines[0]["request_id"] == "a"
+    assert lines[1]["messages"] == [{"role": "user", "content": "w10"}]
+    assert "2 envelopes" in done.err
+    refused(rip.create("--from", "p.jsonl"), "--from makes a request set", "-o SET.jsonl")
+    (tmp_path / "p.jsonl").write_text('{"id": "a"}\n')
+    refused(rip.create("--from", "p.jsonl", "-o", "more.jsonl"), "p.jsonl:1: no prompt that can be read")
+
+
 def test_redaction_keeps_no_text_and_token_ids_as_asked(rip: Rip) -> None:
     asked = ("--chat", "w30 w31", "--sampling", "stop=w9", "--sampling", "temperature=0")
     kept = json.loads(rip.create(*asked, "--redact", "text").out)

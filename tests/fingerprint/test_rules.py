@@ -11,7 +11,7 @@ from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.rules import RULES, rule_for, rules_of
 from rip.fingerprint.rules.conditions import DEFAULTS
 from rip.schemas.change import Change
-from rip.schemas.fingerprint import NOT_SET, Fact, Fingerprint, Section, fact, unavailable
+from rip.schemas.fingerprint import NO_TIME, NOT_SET, Fact, Fingerprint, Section, fact, unavailable
 
 UNSET = unavailable(NOT_SET, "environment")
 
@@ -203,3 +203,38 @@ def test_another_compute_capability_is_said_to_be_one() -> None:
 def test_rows_are_listed_up_to_the_first_that_always_applies() -> None:
     listed = rules_of("libraries", "nccl")
     assert [rule.when is None for rule in listed] == [False, True]
+
+
+def _of(section: str, field: str, value: object, **beside: str) -> Fingerprint:
+    sections = {section: {field: fact(value, "here")}}
+    for name, text in beside.items():
+        sections.setdefault("engine", {})[name] = fact(text, "here")
+    return Fingerprint.build(
+        "0.1.0", NO_TIME, {name: Section(facts=facts) for name, facts in sections.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "before", "after", "risk"),
+    [
+        ("frameworks", "transformers", {"version": "4.57.6"}, {"version": "5.0.0"}, "token"),
+        ("frameworks", "transformers", {"version": "5.2.0"}, {"version": "4.41.2"}, "token"),
+        ("frameworks", "transformers", {"version": "4.41.2"}, {"version": "4.57.6"}, "bitwise"),
+        ("frameworks", "transformers", {"version": "5.1.0"}, {"version": "5.2.0"}, "bitwise"),
+        ("engine", "version", "0.7.3", "0.8.0", "token"),
+        ("engine", "version", "0.8.0", "0.19.0", "bitwise"),
+        ("kernels", "vllm", {"version": "0.6.3.post1"}, {"version": "0.19.0"}, "token"),
+    ],
+)
+def test_a_release_that_is_known_to_change_tokens_is_a_rule_at_that_level(
+    section: str, field: str, before: object, after: object, risk: str
+) -> None:
+    sides = [_of(section, field, value, name="vllm") for value in (before, after)]
+    assert [change.risk for change in drift(*sides)] == [risk]
+
+
+@pytest.mark.parametrize(("engine", "risk"), [("hf", None), ("vllm", "bitwise")])
+def test_a_cache_of_compiled_kernels_counts_where_the_engine_compiles(engine: str, risk: str | None) -> None:
+    sides = [_of("kernels", "inductor_cache", {"files": count}, name=engine) for count in (1, 2)]
+    [change] = drift(*sides)
+    assert (change.risk, change.has_rule) == (risk, True)

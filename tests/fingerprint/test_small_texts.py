@@ -12,6 +12,7 @@ from rip.fingerprint.drift import drift
 from rip.fingerprint.export import without_texts
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.model.small_texts import differing_keys, differing_lines
+from rip.fingerprint.present.drift_report import list_warnings
 from rip.schemas.change import Change, KeyChange
 from rip.schemas.fingerprint import Fingerprint
 
@@ -122,3 +123,19 @@ def test_entries_that_differ(
     before: object, after: object, expected: list[tuple[str, str | None, str | None]]
 ) -> None:
     assert [(one.key, one.before, one.after) for one in differing_keys(before, after)] == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "warns"),
+    [
+        ("Today is {{ strftime_now('%d %b %Y') }}.", True),
+        ("{% set date = strftime_now('%d') %}{{ date }}", True),
+        ("{# strftime_now is not used #}{{ messages }}", False),
+        ("the text strftime_now is no code", False),
+    ],
+)
+def test_a_template_that_reads_the_clock_is_warned_about(
+    model_folder: Path, template: str, warns: bool
+) -> None:
+    (model_folder / "chat_template.jinja").write_text(template)
+    assert any("reads the clock" in warning for warning in list_warnings(read(model_folder))) is warns

@@ -1,0 +1,58 @@
+"""Requests in the text logs of engines become envelopes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rip.replay.proxy.imported import Imported, import_files
+from rip.schemas.errors import BadInput
+
+_PARAMS = (
+    "SamplingParams(n=1, temperature=0.5, top_k=-1, seed=7, stop=['a, b'], max_tokens=9, "
+    "output_kind=<K.D: 1>)"
+)
+
+
+def imported(tmp_path: Path, text: str) -> Imported:
+    path = tmp_path / "engine.log"
+    path.write_text(text)
+    return import_files([path], "auto", {}, lambda name: False)
+
+
+@pytest.mark.parametrize("prefix", ["", "Mar 04 10:00:01 host vllm[7]: ", "(APIServer pid=3) "])
+def test_vllms_request_log_becomes_envelopes(tmp_path: Path, prefix: str) -> None:
+    begin = f"{prefix}INFO 03-04 10:00:00 [logger.py:39] "
+    found = imported(
+        tmp_path,
+        f"{begin}Starting vLLM\n"
+        f"{begin}Received request cmpl-1: prompt: 'it\\'s, params: \\n', params: {_PARAMS}, "
+        "prompt_token_ids: [5, 6], lora_request: None.\n"
+        f'{begin}Received request cmpl-2: prompt: "Hi", params: {_PARAMS}, prompt_token_ids: None, '
+        "lora_request: None, prompt_adapter_request: None.\nTraceback of something\n",
+    )
+    first, second = found.envelopes
+    assert (first.request_id, first.prompt_token_ids) == ("cmpl-1", [5, 6])
+    assert (second.request_id, second.prompt_text) == ("cmpl-2", "Hi")
+    for envelope in (first, second):
+        stated = envelope.sampling
+        assert (stated.temperature, stated.seed, stated.max_tokens, stated.top_k) == (0.5, 7, 9, None)
+        assert stated.stop == ["a, b"]
+
+
+def test_newer_vllm_states_prompt_and_parameters_on_two_lines(tmp_path: Path) -> None:
+    begin = "DEBUG 03-04 10:00:00 [logger.py:39] "
+    found = imported(
+        tmp_path,
+        f"{begin}Request chatcmpl-1 details: prompt: 'Hi', prompt_token_ids: [1, 2], "
+        "prompt_embeds shape: None.\n"
+        f"INFO 03-04 10:00:00 [logger.py:40] Received request chatcmpl-1: params: {_PARAMS}, "
+        "lora_request: None.\n",
+    )
+    [envelope] = found.envelopes
+    assert (envelope.prompt_token_ids, envelope.sampling.max_tokens) == ([1, 2], 9)
+
+
+def test_text_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not JSON"):
+        imported(tmp_path, "Received request a: prompt: 'x'\n")
