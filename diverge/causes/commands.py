@@ -57,6 +57,10 @@ class Commands:
         """
         return self._replay(settings, mode, repeat, out)
 
+    def replay_with(self, settings: dict[str, object]) -> Command:
+        """The same with settings of any name instead of B's; None: without this one."""
+        return self._replay(settings)
+
     def _replay(
         self,
         changed: dict[str, object],

@@ -78,11 +78,11 @@ def observe(
     if prompts[0] != prompts[1] or at >= min(pair.a.length, pair.b.length):
         return Observation(pattern, prompts, ends=ends, last=last)
     first = max(lengths[0], at - MOST_STEPS // 2)
-    sides = [
+    drawn = [
         choices(trace, sequence, lengths[0], range(first, min(sequence.length, first + MOST_STEPS)))
         for trace, sequence in ((a, pair.a), (b, pair.b))
     ]
-    known = all(len(side.steps) > at - first for side in sides)
+    known = all(len(side.steps) > at - first for side in drawn)
     starts = [
         (
             first_offset(a, state.pair.a, prompt_length(a, state.pair.a)),
@@ -93,7 +93,7 @@ def observe(
     return Observation(
         pattern,
         prompts,
-        (sides[0], sides[1]) if known else None,
+        (drawn[0], drawn[1]) if known else None,
         at - first if known else None,
         starts,
         ends,

@@ -226,7 +226,7 @@ def chunks(basis: Basis) -> Finding | None:
         evidence += basis.shape_differences("num_tokens", "cached_tokens")
     if not evidence or not basis.differs:
         return None
-    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay(**_chunk_of_a(basis))
+    confirm = basis.commands.replay_as_a("chunk") or basis.commands.replay_with(_chunk_of_a(basis))
     return circumstance(basis, [*evidence, basis.first_difference()], confirm)
 
 
@@ -289,7 +289,9 @@ def _of_variables(basis: Basis, group: Group | None) -> list[Finding]:
         name, known = f"env.{variable.name}", basis.lanes[1].settings
         # Unset it can only be where the lane had set it; what the shell had set stays.
         again = variable.before is not None or name in known
-        confirm = basis.commands.replay(**{name: variable.before}) if again else basis.commands.show_changes()
+        confirm = (
+            basis.commands.replay_with({name: variable.before}) if again else basis.commands.show_changes()
+        )
         found.append(circumstance(basis, evidence, confirm))
     return found
 
