@@ -118,7 +118,8 @@ class TensorOfModule(Statement):
     tensor: str
     site: str
     position: int
-    role: Literal["begins", "grows"] = "begins"
+    role: Literal["begins", "grows"] | None = None
+    """Which of the two; absent: it begins there."""
 
 
 class NoSeed(Statement):

@@ -19,6 +19,7 @@ from rip.schemas.findings.execution import (
     ShapeDiffers,
     TensorOfModule,
     TensorsChanged,
+    VariableChanged,
 )
 from rip.schemas.findings.reasons import (
     DtypesDiffer,
@@ -38,6 +39,7 @@ from rip.schemas.findings.rows import (
     CachedTokensRead,
     ChannelsDiffering,
     ConstantDifference,
+    DriftGrows,
     DriftSize,
     EqualSequences,
     ExpertsAtFault,
@@ -45,15 +47,18 @@ from rip.schemas.findings.rows import (
     LogitsDiffering,
     MovedLogit,
     NotFinite,
+    OriginsAbsorbed,
     OtherRows,
     OtherSequences,
     PrefillEqual,
     ReferenceDistance,
+    RepeatsDiffer,
     RoutingDiffers,
     RowLikeness,
     RowRelation,
     RowsBySize,
     RowsShifted,
+    StaleRow,
     TokenRow,
 )
 from rip.schemas.findings.statement import (
@@ -120,12 +125,24 @@ EVIDENCE: list[Evidence] = [
     FieldChanged(section="libraries", field="loaded", path=["libm"], before="1f", after="2e", others=2),
     TensorsChanged(names=["x"], count=3),
     TensorOfModule(tensor=f"model.{SITE}.weight", site=SITE, position=AT),
+    TensorOfModule(tensor=f"model.{SITE}.weight", site=SITE, position=AT, role="grows"),
+    VariableChanged(
+        name="OMP_NUM_THREADS",
+        after="1",
+        follows=[FieldChanged(section="cpu", field="torch_threads", before="4", after="1")],
+    ),
     NoSeed(side="A", engine="ollama"),
     FirstDifferenceAt(role="origin", site=SITE, position=AT),
     FirstDifferenceAt(),
     DriftSize(rel_drift=0.0021, ulps=0.27, dtype="bfloat16", reading="within rounding"),
     DriftSize(rel_drift=2.5, ulps=320.0, dtype="bfloat16", reading="beyond rounding", site=SITE, position=AT),
     DriftSize(rel_drift=0.0, ulps=0.0, dtype="bfloat16", reading="below resolution"),
+    DriftGrows(
+        site=SITE, position=AT, rel_drift=0.5, ulps=64.0, dtype="bfloat16", before=0.0003, factor=1563.0
+    ),
+    OriginsAbsorbed(count=12, site=SITE, position=AT),
+    OriginsAbsorbed(count=1),
+    StaleRow(site=SITE, position=AT, earlier=3),
     RowRelation(relation="scaled", factor=0.5),
     RowLikeness(norm_ratio=1.5, cosine=0.1),
     ConstantDifference(positions=9),
@@ -141,6 +158,7 @@ EVIDENCE: list[Evidence] = [
     EqualSequences(
         side="B", in_one_batch=True, sequence=_ONE, site=SITE, position=AT, compared=3, differing=[_ONE]
     ),
+    RepeatsDiffer(side="A", passes="equal", request_id="r0", samples=5, unique=3, requests=2, repeated=4),
     RoutingDiffers(
         site="layers.0.mlp.gate:2",
         position=2,
@@ -153,6 +171,8 @@ EVIDENCE: list[Evidence] = [
     RoutingDiffers(site="layers.0.mlp.gate:2", position=2, inputs_equal=False),
     RowsShifted(site="rotary_emb", position=1, shift=-2),
     RowsShifted(site="rotary_emb", position=1),
+    RowsShifted(site="rotary_emb", position=1, shift=7, padded=7),
+    RowsShifted(site="rotary_emb", position=1, padded=7),
     CachedTokensRead(cached_tokens=64, drift_before=0.001, decode_steps=0),
     CacheBoundary(cached_tokens=64, block_sizes=[64, 32, 16], exactly=True),
     NotFinite(site=SITE, position=AT, side="B", norm=float("nan")),

@@ -275,7 +275,7 @@ def tensors_changed(found: TensorsChanged) -> str:
 
 def tensor_of_module(found: TensorOfModule) -> str:
     place = at(found.site, found.position)
-    what = "the difference begins" if found.role == "begins" else "the drift grows"
+    what = "the drift grows" if found.role == "grows" else "the difference begins"
     return f"{found.tensor} belongs to the module where {what}: {place}"
 
 
