@@ -56,3 +56,14 @@ def test_newer_vllm_states_prompt_and_parameters_on_two_lines(tmp_path: Path) ->
 def test_text_that_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not JSON"):
         imported(tmp_path, "Received request a: prompt: 'x'\n")
+
+
+def test_sglangs_json_log_is_read_behind_its_time(tmp_path: Path) -> None:
+    event = (
+        '{"event": "request.finished", "obj": {"rid": "a1", "text": "Hi", "sampling_params": {}}, "out": {}}'
+    )
+    found = imported(
+        tmp_path,
+        f"[2025-03-04 10:00:00] server_args=ServerArgs(model_path='x')\n[2025-03-04 10:00:01 TP0] {event}\n",
+    )
+    assert [(one.request_id, one.prompt_text) for one in found.envelopes] == [("a1", "Hi")]
