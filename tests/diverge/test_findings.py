@@ -122,6 +122,7 @@ FOREIGN_WORDS = {
     "replay/engines/http/tgi.py": (1, "what TGI generated"),
     "replay/engines/http/vllm_start.py": (1, "what vLLM's parser says of a server's arguments"),
     "replay/engines/offline/deepinfer.py": (1, "the value of a setting"),
+    "replay/proxy/engine_log.py": (7, "the request logs of vLLM and SGLang"),
     "replay/proxy/exchange.py": (1, "the prompt that a server repeats in front of its answer"),
     "replay/proxy/imported.py": (10, "fields of a JSON line of another program's log"),
     "replay/request/expected_answer.py": (2, "the recorded and the generated text"),
