@@ -69,7 +69,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("cpu", ".probes.cpu:probe", ("cpu",), in_caller=True),
     Probe(
         "python",
-        ".probes.named_process:probe_python",
+        ".probes.own_process:probe_python",
         ("frameworks", "kernels", "process"),
         subjects=("self",),
     ),
@@ -87,7 +87,7 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(
         "engine",
-        ".probes.named_process:probe_engine",
+        ".probes.own_process:probe_engine",
         ("engine", "parallelism", "cache", "replica", "sampling"),
         subjects=("self",),
     ),
