@@ -15,6 +15,7 @@ from fakes.tee import Exchange, tee
 from .conftest import Server, diverged, replayed, rip
 
 GEMMS = (
+    "lm_head",
     "q_proj",
     "k_proj",
     "v_proj",
