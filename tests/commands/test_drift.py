@@ -369,9 +369,7 @@ def test_exports_that_make_no_sense_are_refused(
     assert "fix: " in done.err
 
 
-@pytest.mark.parametrize(
-    "option", [["--json"], ["--fail-on", "token"], ["--ignore", "os.*"], ["--html", "x.html"]]
-)
+@pytest.mark.parametrize("option", [["--fail-on", "token"], ["--ignore", "os.*"], ["--html", "x.html"]])
 def test_options_of_a_comparison_need_one(rip: Rip, base: Path, option: list[str]) -> None:
     done = rip("fingerprint", "--read", base, *option)
     assert (done.code, done.out) == (2, "")
