@@ -151,7 +151,7 @@ def positions(basis: Basis) -> Finding | None:
 
 
 def stale_output(basis: Basis) -> Finding | None:
-    """A row that repeats one of B's own earlier rows, while its inputs are others."""
+    """A row that repeats one of B's own earlier rows, while its inputs differ."""
     site, pattern = basis.first_site, basis.observed.pattern
     if site is None or pattern is None or pattern.repeats is None or not beyond_rounding(pattern):
         return None

@@ -103,7 +103,7 @@ def relation(found: RowRelation) -> str:
 def stale_row(found: StaleRow) -> str:
     return (
         f"B's row of {at(found.site, found.position)} repeats the one that it gave for position "
-        f"{found.earlier}, though its inputs there are others"
+        f"{found.earlier}, though its inputs differ"
     )
 
 
