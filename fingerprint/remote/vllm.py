@@ -110,8 +110,8 @@ def _read_settings(config: dict[str, Any], reading: ServerReading) -> None:
         settings |= {key: value for key, value in group.items() if not isinstance(value, dict)}
     settings["device"] = part(config, "device_config", "device")
     settings["load_format"] = part(config, "load_config", "load_format")
-    attention = table(config.get("attention_config"))
-    settings["attention_config.backend"] = attention.get("backend")
+    settings["attention_config"] = attention = table(config.get("attention_config"))
+    settings["eplb_config"] = part(config, "parallel_config", "eplb_config")
     for name in ("optimization_level", "compilation_config", "speculative_config"):
         if name in config:
             settings[name] = config[name]
@@ -138,7 +138,8 @@ def _add_settings(settings: dict[str, Any], reading: ServerReading) -> None:
 def _compilation(config: dict[str, Any]) -> dict[str, Any] | None:
     """Of the compilation settings those that choose kernels and shapes."""
     names = ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes", "compile_sizes", "custom_ops")
-    kept = {name: config[name] for name in (*names, "splitting_ops", "pass_config") if name in config}
+    more = ("splitting_ops", "pass_config", "max_cudagraph_capture_size")
+    kept = {name: config[name] for name in (*names, *more) if name in config}
     return kept or None
 
 

@@ -36,6 +36,15 @@ _BY_SOURCE: dict[Source, dict[str, str]] = {
         "VLLM_MARLIN_USE_ATOMIC_ADD": "0",
         "VLLM_TRITON_FORCE_FIRST_CONFIG": "0",
     },
+    sources.TUNABLE_OP: {
+        "PYTORCH_TUNABLEOP_ENABLED": "0",
+        "PYTORCH_TUNABLEOP_TUNING": "1",
+        "PYTORCH_TUNABLEOP_FILENAME": "tunableop_results.csv",
+        "PYTORCH_TUNABLEOP_ROCBLAS_ENABLED": "1",
+        "PYTORCH_TUNABLEOP_HIPBLASLT_ENABLED": "1",
+    },
+    sources.HCCL: {"HCCL_DETERMINISTIC": "false"},
+    sources.LCCL: {"LCCL_DETERMINISTIC": "0"},
     sources.TENSORRT_LLM: {
         "FORCE_DETERMINISTIC": "0",
         "FORCE_ATTENTION_KERNEL_DETERMINISTIC": "0",

@@ -56,6 +56,31 @@ RULES: tuple[Rule, ...] = (
             BATCH,
             (sources.FLASH_ATTENTION, sources.SGLANG),
         ),
+        bitwise(
+            "cascade_attention",
+            "a prefix that requests share is computed apart where enough of them share a step",
+            BATCH,
+            sources.VLLM_ARGUMENTS,
+        ),
+        bitwise(
+            "flash_attention_version|attention_splits",
+            "keys are split and their parts added in a different order",
+            BATCH,
+            (sources.FLASH_ATTENTION, sources.VLLM_ARGUMENTS),
+        ),
+        bitwise(
+            "moe_backend",
+            "different kernels compute the experts; some add their results by atomic operations, in any order",
+            REPEAT,
+            (sources.VLLM_MOE_FINALIZE, sources.VLLM_MOE_SPLIT_K),
+        ),
+        bitwise(
+            "sparse_top_k_backend",
+            "which keys are attended to: some kernels break ties by a race between threads",
+            REPEAT,
+            (sources.FLASHINFER_TOP_K, sources.VLLM_TOP_K),
+        ),
+        numeric("moe_precision", "the experts' products are rounded to a different type", PRECISION),
         semantic("quantization*", "different weights and different kernels compute every product", WEIGHTS),
         semantic("rope_scale*", "positions mean something else", PREFILL),
         token("max_model_len|slot_context", _LENGTH, INPUT),
@@ -98,6 +123,30 @@ RULES: tuple[Rule, ...] = (
     ),
     *in_section(
         "parallelism",
+        numeric(
+            "data_parallel_attention",
+            "an idle rank may pad the experts' batches: logits moved by up to 0.21 nats",
+            BATCH,
+            sources.SGLANG_IDLE_RANKS,
+        ),
+        bitwise(
+            "fused_all_reduce",
+            "the fused sum over ranks adds in an order that varies, even in a batch-invariant mode",
+            REPEAT,
+            sources.VLLM_FUSED_ALL_REDUCE,
+        ),
+        bitwise(
+            "sequence_parallel|async_tensor_parallel",
+            "which rank adds a token's parts depends on the batch, even in a batch-invariant mode",
+            BATCH,
+            sources.VLLM_SEQUENCE_PARALLEL,
+        ),
+        bitwise(
+            "expert_load*|expert_placement|expert_rebalance*|redundant_experts",
+            "experts lie on different ranks, or move between them: their batches and sums differ",
+            BATCH,
+            sources.VLLM_MOE_COMBINE,
+        ),
         bitwise("*_parallel_size|expert_parallel", _RANKS, DECODE, (sources.VLLM_TP, sources.NCCL_SIZES)),
         bitwise(
             "engines",

@@ -11,7 +11,7 @@ _THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
 _ISA = "kernels are chosen by instruction set and core"
 
-CPU_RULES: tuple[Rule, ...] = in_section(
+_CPU: tuple[Rule, ...] = in_section(
     "cpu",
     bitwise("*threads*", _THREADS, THREADS, sources.MKL_THREADS),
     bitwise("*cpus", _DEFAULT_THREADS, THREADS, sources.MKL_THREADS),
@@ -31,7 +31,7 @@ CPU_RULES: tuple[Rule, ...] = in_section(
     bitwise("*", _ISA, DECODE, (sources.MKL_CNR, sources.TORCH_ISA)),
 )
 
-OS_RULES: tuple[Rule, ...] = in_section(
+_OS: tuple[Rule, ...] = in_section(
     "os",
     harmless("kernel", "it computes no tensors; drivers and devices are listed separately"),
     harmless("container*", "what it holds is listed field by field"),
@@ -41,7 +41,7 @@ OS_RULES: tuple[Rule, ...] = in_section(
 )
 
 # Which process, and who works for it.
-PROCESS_RULES: tuple[Rule, ...] = in_section(
+_PROCESS: tuple[Rule, ...] = in_section(
     "process",
     harmless("observed", "a different kind of evidence: compare like with like"),
     Rule("read_whole", "a process that ended while it was read may be half read", AGAIN),
@@ -76,7 +76,7 @@ _PROMISE = "promised only for one architecture and SM count"
 _PLACED = "rank_order|pci_bus_id|pcie_max_link|numa_node|nvlink|topology|p2p|fabric"
 
 
-GPU_RULES: tuple[Rule, ...] = in_section(
+_GPUS: tuple[Rule, ...] = in_section(
     "gpus",
     bitwise(
         "name_and_compute_capability",
@@ -146,7 +146,7 @@ GPU_RULES: tuple[Rule, ...] = in_section(
     bitwise("*", _PROMISE, DECODE, sources.CUBLAS),
 )
 
-DRIVER_RULES: tuple[Rule, ...] = in_section(
+_DRIVER: tuple[Rule, ...] = in_section(
     "driver",
     harmless("kernel_module", "it loads machine code and compiles none"),
     harmless("nvml_version", "it reads and computes nothing", sources.NVML),
@@ -158,3 +158,5 @@ DRIVER_RULES: tuple[Rule, ...] = in_section(
     ),
     bitwise("*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
 )
+
+RULES: tuple[Rule, ...] = (*_CPU, *_OS, *_PROCESS, *_GPUS, *_DRIVER)

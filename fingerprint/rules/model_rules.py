@@ -84,6 +84,12 @@ RULES: tuple[Rule, ...] = (
         "logprobs are taken before or after the sampler's processing: they are different numbers",
         SAMPLING,
     ),
+    numeric(
+        "sampling.max_logprobs",
+        "logprobs were seen to change with how many are requested",
+        SAMPLING,
+        sources.VLLM_LOGPROBS,
+    ),
     token(
         "sampling.seed*",
         "a different seed, or a different scope of it, draws different numbers",

@@ -25,7 +25,7 @@ VLLM_DEFAULTS = (
 _REBUILT = "a different build of the same version: different compiler, flags or patches"
 _SAME_FILES = "the installed files are the same"
 
-FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
+_FRAMEWORKS: tuple[Rule, ...] = in_section(
     "frameworks",
     # Python packages: the same files are the same code, whatever index they came from.
     harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
@@ -98,7 +98,7 @@ FRAMEWORK_RULES: tuple[Rule, ...] = in_section(
     harmless("python*", "tensors are not computed by it; the packages it finds are listed separately"),
 )
 
-KERNEL_RULES: tuple[Rule, ...] = in_section(
+_KERNELS: tuple[Rule, ...] = in_section(
     "kernels",
     harmless("*", _SAME_FILES, when=ONLY_ORIGIN),
     bitwise("*", _REBUILT, DECODE, when=SAME_VERSION),
@@ -132,9 +132,10 @@ KERNEL_RULES: tuple[Rule, ...] = in_section(
     bitwise("*_tuned_configs", "the block sizes of products come from these tables", DECODE),
     bitwise(
         "flashinfer_cache",
-        "different kernels were compiled, or different tactics were fastest when it was measured",
+        "different kernels were compiled, or different tactics were fastest when it was measured, "
+        "also from rank to rank",
         RESTART,
-        sources.FLASHINFER_AUTOTUNE,
+        (sources.FLASHINFER_AUTOTUNE, sources.SGLANG_TACTICS),
     ),
     bitwise(
         "flash*",
@@ -163,7 +164,7 @@ KERNEL_RULES: tuple[Rule, ...] = in_section(
 )
 
 
-LIBRARY_RULES: tuple[Rule, ...] = in_section(
+_LIBRARIES: tuple[Rule, ...] = in_section(
     "libraries",
     harmless(
         "*_copies",
@@ -244,3 +245,5 @@ LIBRARY_RULES: tuple[Rule, ...] = in_section(
         sources.VERL_COPIES,
     ),
 )
+
+RULES: tuple[Rule, ...] = (*_FRAMEWORKS, *_KERNELS, *_LIBRARIES)

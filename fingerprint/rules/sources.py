@@ -81,6 +81,10 @@ TORCH_VARIABLES = Source(
     "PyTorch, CUDA environment variables",
     "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html",
 )
+TUNABLE_OP = Source(
+    "PyTorch, TunableOp",
+    "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/tunable/README.md",
+)
 TORCH_BACKENDS = Source("PyTorch, torch.backends", "https://docs.pytorch.org/docs/stable/backends.html")
 INDUCTOR = Source(
     "PyTorch, torch/_inductor/config.py",
@@ -91,6 +95,7 @@ TORCH_ISA = _issue("pytorch/pytorch", 155423, "PyTorch")
 TRITON_AUTOTUNE = _issue("triton-lang/triton", 9368, "Triton")
 FLASH_ATTENTION = _issue("Dao-AILab/flash-attention", 1897, "FlashAttention")
 FLASHINFER_SPLITS = _issue("flashinfer-ai/flashinfer", 696, "FlashInfer")
+FLASHINFER_TOP_K = _issue("flashinfer-ai/flashinfer", 2584, "FlashInfer")
 
 FLASHINFER_AUTOTUNE = Source("FlashInfer, Autotuning", "https://docs.flashinfer.ai/autotuning.html")
 VERL_COPIES = Source("verl pull request 6621", "https://github.com/verl-project/verl/pull/6621")
@@ -117,6 +122,18 @@ ONEDNN_ISA = Source(
 OPENBLAS = Source(
     "OpenBLAS, Runtime variables",
     "https://github.com/OpenMathLib/OpenBLAS/blob/develop/docs/runtime_variables.md",
+)
+HCCL = Source(
+    "CANN, HCCL_DETERMINISTIC",
+    "https://www.hiascend.com/document/detail/zh/canncommercial/850/maintenref/envvar/envref_07_0099.html",
+)
+LCCL = Source(
+    "MindSpore Transformers, Environment variables",
+    "https://www.mindspore.cn/mindformers/docs/en/master/env_variables.html",
+)
+ASCEND = Source(
+    "verl, Deterministic computation on Ascend devices",
+    "https://github.com/volcengine/verl/blob/main/docs/ascend_tutorial/ascend_consistency.rst",
 )
 CGROUP = Source("Linux, Control group v2", "https://docs.kernel.org/admin-guide/cgroup-v2.html")
 PYTHON = Source(
@@ -150,7 +167,23 @@ VLLM_COMPILE = Source(
     "vLLM, torch.compile integration (compilation cache)",
     "https://docs.vllm.ai/en/latest/design/torch_compile/",
 )
-VLLM_ASYNC = Source("vLLM pull request 51287", "https://github.com/vllm-project/vllm/pull/51287")
+VLLM_ASYNC = Source(
+    "vLLM pull request 51287 (a report, not merged)", "https://github.com/vllm-project/vllm/pull/51287"
+)
+VLLM_ARGUMENTS = Source(
+    "vLLM, Engine arguments", "https://docs.vllm.ai/en/latest/configuration/engine_args/"
+)
+VLLM_FUSED_ALL_REDUCE = _issue("vllm-project/vllm", 51290, "vLLM")
+VLLM_SEQUENCE_PARALLEL = _issue("vllm-project/vllm", 56370, "vLLM")
+VLLM_MOE_COMBINE = Source("vLLM pull request 45683", "https://github.com/vllm-project/vllm/pull/45683")
+VLLM_MOE_FINALIZE = Source(
+    "vLLM pull request 54948 (a report, not merged)", "https://github.com/vllm-project/vllm/pull/54948"
+)
+VLLM_MOE_SPLIT_K = _issue("vllm-project/vllm", 56887, "vLLM")
+VLLM_TOP_K = Source(
+    "vLLM pull request 55122 (a report, not merged)", "https://github.com/vllm-project/vllm/pull/55122"
+)
+VLLM_LOGPROBS = _issue("vllm-project/vllm", 44319, "vLLM")
 VLLM_FIRST_CONFIG = Source("vLLM pull request 42425", "https://github.com/vllm-project/vllm/pull/42425")
 VLLM_GRAPHS = _issue("vllm-project/vllm", 28131, "vLLM")
 VLLM_TP = _issue("vllm-project/vllm", 4076, "vLLM")
@@ -159,6 +192,10 @@ VLLM_PREFIX_ORDER = _issue("vllm-project/vllm", 42019, "vLLM")
 SGLANG = Source(
     "SGLang, Deterministic inference", "https://docs.sglang.io/advanced_features/deterministic_inference.html"
 )
+SGLANG_IDLE_RANKS = Source(
+    "SGLang pull request 35766 (a report, not merged)", "https://github.com/sgl-project/sglang/pull/35766"
+)
+SGLANG_TACTICS = Source("SGLang pull request 35343", "https://github.com/sgl-project/sglang/pull/35343")
 LLAMA_CACHE = _issue("ggml-org/llama.cpp", 28368, "llama.cpp")
 LLAMA_BUILD = Source(
     "llama.cpp, docs/build.md", "https://github.com/ggml-org/llama.cpp/blob/master/docs/build.md"

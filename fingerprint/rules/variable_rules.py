@@ -68,6 +68,12 @@ RULES: tuple[Rule, ...] = in_section(
         sources.TORCH_VARIABLES,
     ),
     bitwise("ATEN_CPU_CAPABILITY", _ISA, DECODE, sources.TORCH_ISA),
+    bitwise(
+        "PYTORCH_TUNABLEOP_*",
+        "each product's kernel is chosen by timing, or read from a file of earlier choices",
+        RESTART,
+        sources.TUNABLE_OP,
+    ),
     # Inductor and Triton
     numeric("TORCHINDUCTOR_USE_FAST_MATH", "allows approximate functions", PRECISION, sources.INDUCTOR),
     numeric(
@@ -144,6 +150,30 @@ RULES: tuple[Rule, ...] = in_section(
         RESTART,
         sources.VLLM_FIRST_CONFIG,
     ),
+    bitwise(
+        "VLLM_USE_V2_MODEL_RUNNER",
+        "a different model runner: it prepares batches, samples and captures graphs by other code",
+        DECODE,
+        sources.VLLM_VARIABLES,
+    ),
+    bitwise(
+        "VLLM_*FLASHINFER_MOE*",
+        "different kernels compute the experts; some add their results by atomic operations, in any order",
+        REPEAT,
+        (sources.VLLM_VARIABLES, sources.VLLM_MOE_FINALIZE),
+    ),
+    bitwise(
+        "VLLM_ROCM_*",
+        "kernels of AITER, or others in their place, compute attention, products, norms or experts",
+        DECODE,
+        sources.VLLM_VARIABLES,
+    ),
+    bitwise(
+        "VLLM_FLASH_ATTN_*",
+        "a different attention kernel, or a different number of splits",
+        BATCH,
+        (sources.VLLM_VARIABLES, sources.FLASH_ATTENTION),
+    ),
     harmless("VLLM_*ALLREDUCE*", _NO_COLLECTIVE, when=ONE_GPU),
     bitwise("VLLM_*ALLREDUCE*", _COLLECTIVE, DECODE, sources.VLLM_VARIABLES),
     bitwise(
@@ -174,8 +204,18 @@ RULES: tuple[Rule, ...] = in_section(
     bitwise("OMP_*", _THREADS, THREADS, sources.MKL_THREADS),
     bitwise("OPENBLAS_NUM_THREADS", _THREADS, THREADS, sources.OPENBLAS),
     bitwise("OPENBLAS_*", "chooses the kernels of OpenBLAS", DECODE, sources.OPENBLAS),
-    # Others
+    # AMD and Ascend
     numeric("HIPBLASLT_ALLOW_TF32", _TF32, PRECISION, sources.TORCH_CUDA),
+    bitwise("HSA_*", "kernels of another architecture are loaded than that of the GPU", DECODE),
+    bitwise("HCCL_*", "collectives may add in any order, or in a fixed one", REPEAT, sources.HCCL),
+    bitwise("LCCL_*", "collectives may add in any order, or in a fixed one", REPEAT, sources.LCCL),
+    bitwise(
+        "CLOSE_MATMUL_K_SHIFT|ATB_*",
+        "products are split and added in a different order",
+        REPEAT,
+        sources.ASCEND,
+    ),
+    # Others
     bitwise("NVTE_*", _DETERMINISTIC, REPEAT, sources.TRANSFORMER_ENGINE),
     bitwise("PYTHONHASHSEED", "sets are iterated in a different order", RESTART, sources.PYTHON),
 )

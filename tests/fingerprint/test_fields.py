@@ -16,7 +16,7 @@ from rip.fingerprint.field_tables import FIELDS
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.probes.pasted_text import from_text
 from rip.fingerprint.remote.address import Server
-from rip.fingerprint.rules import rule_for
+from rip.fingerprint.rules import rules_of
 from rip.schemas.fingerprint import FLAT_KEYS, SECTIONS, Fingerprint
 
 PASTED = Path(__file__).parent / "pasted"
@@ -28,7 +28,7 @@ def strangers(fingerprint: Fingerprint) -> list[str]:
         f"{section}.{field}"
         for section, content in fingerprint.sections.items()
         for field in content.facts
-        if not is_listed(section, field) or rule_for(section, field) is None
+        if not is_listed(section, field) or not rules_of(section, field)
     ]
 
 
@@ -87,7 +87,7 @@ def engine_fields() -> Iterator[tuple[str, str]]:
 
 
 def test_every_setting_of_an_engine() -> None:
-    unknown = [place for place in engine_fields() if not is_listed(*place) or rule_for(*place) is None]
+    unknown = [place for place in engine_fields() if not is_listed(*place) or not rules_of(*place)]
     assert unknown == []
 
 
