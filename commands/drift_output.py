@@ -130,6 +130,7 @@ def report_drift(
     from ..fingerprint.drift import compare, failing, without_field
     from ..fingerprint.present.drift_report import to_html, to_markdown
     from ..fingerprint.present.drift_sentences import paste_note, permission_note
+    from ..fingerprint.present.warnings import describe_contradictions
     from ..schemas.files import write_private
 
     found = compare(base, now, options.ignore)
@@ -144,6 +145,8 @@ def report_drift(
             file=sys.stderr,
         )
     notes = [paste_note(one, name) for one, name in zip((base, now), names, strict=True)]
+    for one, name in zip((base, now), names, strict=True):
+        notes += [f"{name}: {contradiction}" for contradiction in describe_contradictions(one)]
     for note in (*notes, permission_note(base, now, names)):
         if note is not None:
             print(f"note: {printable(note)}", file=sys.stderr)

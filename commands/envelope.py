@@ -276,7 +276,7 @@ def check(
         for finding in found:
             print(printable(f"{envelope.request_id}: {sentence(finding)}"))
     if fingerprint is not None and any(envelope.messages for envelope in envelopes):
-        from ..fingerprint.present.drift_report import clock_warning
+        from ..fingerprint.present.warnings import clock_warning
 
         if clock := clock_warning(fingerprint):
             print(printable(f"warning: {clock}"), file=sys.stderr)

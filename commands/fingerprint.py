@@ -261,8 +261,8 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
     from ..experiments.lanes.request import read_server_key
     from ..fingerprint.load import from_bytes, input_name, read_input
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.present.drift_report import list_warnings
     from ..fingerprint.present.drift_sentences import paste_note
+    from ..fingerprint.present.warnings import describe_contradictions, list_warnings
     from ..fingerprint.remote.address import Server
 
     key = read_server_key(source.url, source.api_key_env)
@@ -271,6 +271,8 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
         recorded = from_bytes(content, input_name(source.recorded))
         if note := paste_note(recorded, input_name(source.recorded)):
             print(f"note: {printable(note)}", file=sys.stderr)
+        for warning in describe_contradictions(recorded):
+            print(f"warning: {printable(warning)}", file=sys.stderr)
         return recorded, content
     model = resolve(source.model, accept_adapter=True) if source.model is not None else None
     server = Server(source.url, key) if source.url is not None else None

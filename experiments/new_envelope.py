@@ -180,7 +180,7 @@ def new_envelopes(
         BadInput: No such model or tokenizer, or a prompt without tokens.
     """
     from ..fingerprint.model.ref import resolve
-    from ..fingerprint.present.drift_report import clock_warning
+    from ..fingerprint.present.warnings import clock_warning
     from ..replay.engines.model_files import load_local_tokenizer, tokenize
 
     fingerprint = identity_of(model, progress)

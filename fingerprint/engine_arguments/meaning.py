@@ -275,8 +275,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "tgi": _TGI,
     "tensorrt-llm": _TRTLLM,
 }
-"""Engine → argument → `section.field`; with `!` before it, the field says the opposite of the argument. A dotted
-name is an entry of an argument that is a table."""
+"""Engine → argument → `section.field`; with `!` before it, the field says the opposite of the argument.
+A dotted name is an entry of an argument that is a table."""
 _DEEPEST = 3
 """Tables within tables that are looked into."""
 

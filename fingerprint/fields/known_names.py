@@ -182,8 +182,13 @@ BATCH_INVARIANCE_VARIABLES = (
 """The switches with which an engine promises results that do not depend on the batch."""
 
 SET_BY_BATCH_INVARIANT_VLLM = frozenset(
-    {"CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_USE_AOT_COMPILE"}
+    {
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUBLASLT_WORKSPACE_SIZE",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM",
+        "VLLM_USE_AOT_COMPILE",
+    }
     | {"NCCL_LAUNCH_MODE", "NCCL_COLLNET_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_P2P_NET_DISABLE", "NCCL_PROTO"}
     | {"NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_ALGO", "NCCL_NTHREADS", "NCCL_SOCKET_NTHREADS"}
 )
-"""What vLLM sets in its own processes where `VLLM_BATCH_INVARIANT` is on, whatever they were launched with."""
+"""What vLLM sets in its own processes where `VLLM_BATCH_INVARIANT` is on, whatever was set before."""

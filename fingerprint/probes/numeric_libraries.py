@@ -28,7 +28,7 @@ from ..libraries.loaded import LoadedLibrary, loaded_libraries
 from ..libraries.on_disk import LibrarySearch
 from ..libraries.version_child import VERSION_FUNCTIONS, query_version
 from ..libraries.version_query import query_versions
-from ..present.drift_report import describe_library
+from ..present.warnings import describe_library
 from ..process import proc, root_files
 from ..untrusted import redact
 from . import locations

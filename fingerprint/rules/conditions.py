@@ -118,7 +118,7 @@ def _choices(reading: Fact | None) -> Any:
     return value.get("choices_sha256") if isinstance(value, dict) else None
 
 
-def _width(fingerprint: Fingerprint) -> int | None:
+def width(fingerprint: Fingerprint) -> int | None:
     """How many GPUs work on one request; None where nothing says it."""
     stated = [_value(fingerprint.get("parallelism", field)) for field in _WIDTHS]
     known = [int(size) for size in stated if isinstance(size, int | float) and not isinstance(size, bool)]
@@ -233,6 +233,14 @@ def crosses(release: tuple[int, int], engine: str | None = None) -> Condition:
     return Condition(f"from before {number} to {number} or later, or back", holds)
 
 
+def of_engine(name: str) -> Condition:
+    """Both sides are of one engine."""
+    return Condition(
+        f"`engine.name` is {name} on both sides",
+        lambda c: all(_value(one.get("engine", "name")) == name for one in (c.base, c.now)),
+    )
+
+
 def _is_eager(fingerprint: Fingerprint) -> bool:
     """Whether rip's own eager engine, or one that compiles nothing, is what the fingerprint is of."""
     name = _value(fingerprint.get("engine", "name"))
@@ -265,7 +273,7 @@ ONLY_ORIGIN = Condition(
     "the installed files are the same, only their origin differs", lambda c: _agree(c, _without_origin)
 )
 ONE_GPU = Condition(
-    "one GPU works on a request, on both sides", lambda c: _width(c.base) == 1 and _width(c.now) == 1
+    "one GPU works on a request, on both sides", lambda c: width(c.base) == 1 and width(c.now) == 1
 )
 OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)

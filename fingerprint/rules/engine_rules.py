@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import sources
 from .advice import BATCH, CACHE, DECODE, INPUT, PRECISION, PREFILL, REPEAT, SAMPLING, WEIGHTS
 from .base import Rule, bitwise, harmless, in_section, numeric, semantic, token
-from .conditions import QUANTIZES, crosses
+from .conditions import QUANTIZES, crosses, of_engine
 from .software_rules import VLLM_DEFAULTS
 
 _KV = "keys and values are rounded to a different type"
@@ -22,6 +22,8 @@ _SPECULATION = (
 )
 _LENGTH = "a longer prompt is refused or cut elsewhere, and the scale of positions may follow it"
 _VERSION = "promised only for the same hardware and the same engine version"
+_RELEASE = "another release may compute, sample or default otherwise; nobody promises that it does not"
+_BUILDS = "version|build|commit|docker_label|executable_sha256"
 _DEVICE = "CPU and GPU kernels give different bits"
 _RANKS = "a sum that is split over different ranks is added in a different order"
 _EXCHANGE = "ranks exchange, or share out, the work differently"
@@ -44,7 +46,8 @@ RULES: tuple[Rule, ...] = (
             REPEAT,
             sources.VLLM_KV_SCALES,
         ),
-        bitwise("version|build|commit|docker_label|executable_sha256", _VERSION, DECODE, sources.VLLM),
+        bitwise(_BUILDS, _VERSION, DECODE, sources.VLLM, of_engine("vllm")),
+        bitwise(_BUILDS, _RELEASE, DECODE, sources.RELEASES),
         numeric(
             "dtype", "a different dtype rounds every operation differently", PRECISION, sources.TORCH_ACCURACY
         ),
@@ -70,7 +73,7 @@ RULES: tuple[Rule, ...] = (
         ),
         bitwise(
             "moe_backend",
-            "different kernels compute the experts; some add their results by atomic operations, in any order",
+            "other kernels compute the experts; some add their results by atomic operations, in any order",
             REPEAT,
             (sources.VLLM_MOE_FINALIZE, sources.VLLM_MOE_SPLIT_K),
         ),
@@ -117,9 +120,9 @@ RULES: tuple[Rule, ...] = (
             "arguments|environment|config_file_sha256",
             "arguments choose kernels and schedule; what is known of one has a field and a rule of its own",
             DECODE,
-            sources.VLLM,
         ),
-        bitwise("*", _VERSION, DECODE, sources.VLLM),
+        bitwise("*", _VERSION, DECODE, sources.VLLM, of_engine("vllm")),
+        bitwise("*", _RELEASE, DECODE, sources.RELEASES),
     ),
     *in_section(
         "parallelism",

@@ -170,9 +170,7 @@ VLLM_COMPILE = Source(
 VLLM_ASYNC = Source(
     "vLLM pull request 51287 (a report, not merged)", "https://github.com/vllm-project/vllm/pull/51287"
 )
-VLLM_ARGUMENTS = Source(
-    "vLLM, Engine arguments", "https://docs.vllm.ai/en/latest/configuration/engine_args/"
-)
+VLLM_ARGUMENTS = Source("vLLM, Engine arguments", "https://docs.vllm.ai/en/latest/configuration/engine_args/")
 VLLM_FUSED_ALL_REDUCE = _issue("vllm-project/vllm", 51290, "vLLM")
 VLLM_SEQUENCE_PARALLEL = _issue("vllm-project/vllm", 56370, "vLLM")
 VLLM_MOE_COMBINE = Source("vLLM pull request 45683", "https://github.com/vllm-project/vllm/pull/45683")

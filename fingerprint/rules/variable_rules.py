@@ -158,7 +158,7 @@ RULES: tuple[Rule, ...] = in_section(
     ),
     bitwise(
         "VLLM_*FLASHINFER_MOE*",
-        "different kernels compute the experts; some add their results by atomic operations, in any order",
+        "other kernels compute the experts; some add their results by atomic operations, in any order",
         REPEAT,
         (sources.VLLM_VARIABLES, sources.VLLM_MOE_FINALIZE),
     ),

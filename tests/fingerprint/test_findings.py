@@ -12,7 +12,7 @@ from fakes.checkpoints import SMALL, write_safetensors
 from rip.fingerprint.collect import collect
 from rip.fingerprint.drift import drift
 from rip.fingerprint.model.ref import resolve
-from rip.fingerprint.present.drift_report import list_warnings
+from rip.fingerprint.present.warnings import list_warnings
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint, Section, fact
 

@@ -15,8 +15,8 @@ from rip.fingerprint.drift import compare, drift, not_compared
 from rip.fingerprint.model import digest_cache as cache_module
 from rip.fingerprint.model import read_and_hash
 from rip.fingerprint.model.ref import resolve
-from rip.fingerprint.present.drift_report import list_warnings
 from rip.fingerprint.present.drift_sentences import headline, list_notes
+from rip.fingerprint.present.warnings import list_warnings
 from rip.schemas.base import sha256_of
 from rip.schemas.choices import Strength
 from rip.schemas.errors import BadInput

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rip.fingerprint.collect import collect
 from rip.fingerprint.drift import drift, not_compared
-from rip.fingerprint.present.drift_report import list_warnings
+from rip.fingerprint.present.warnings import list_warnings
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.probes.remote_server import probe
 from rip.fingerprint.remote import client as bounded_http

@@ -12,7 +12,7 @@ from rip.fingerprint.drift import drift
 from rip.fingerprint.export import without_texts
 from rip.fingerprint.model.ref import resolve
 from rip.fingerprint.model.small_texts import differing_keys, differing_lines
-from rip.fingerprint.present.drift_report import list_warnings
+from rip.fingerprint.present.warnings import list_warnings
 from rip.schemas.change import Change, KeyChange
 from rip.schemas.fingerprint import Fingerprint
 

@@ -1,0 +1,1 @@
+"""Readers of start-up logs, one file an engine."""
