@@ -104,7 +104,7 @@ PROBES: tuple[Probe, ...] = (
         limit_s=SERVER_LIMIT_S,
         subjects=("server",),
     ),
-    Probe("accelerators", ".probes.accelerators:probe", ("gpus",)),
+    Probe("accelerators", ".probes.accelerators:probe", ("gpus", "libraries")),
     Probe("nvidia", ".probes.nvidia:probe", ("gpus", "driver")),
     Probe("model", ".probes.model_files:probe", ("model", "tokenizer", "template", "sampling"), limit_s=None),
 )

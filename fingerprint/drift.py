@@ -28,11 +28,13 @@ def fields_vary(base: Fingerprint, now: Fingerprint) -> bool:
     """Whether a field that only one of them has says how they were read, not that something changed.
 
     So it is between fingerprints of different kinds (rip's own process, another process, a server, pasted
-    text), and with every server: what one reports depends on its release and on how it was started.
+    text) or of different releases of rip, which read different fields, and with every server: what one reports
+    depends on its release and on how it was started.
     """
     kinds = {_observed(fingerprint) for fingerprint in (base, now)}
     partial = any(is_pasted(one) or is_closed(one) for one in (base, now))
-    return partial or len(kinds) > 1 or Observed.SERVER in kinds
+    read_alike = base.tool_version == now.tool_version
+    return partial or not read_alike or len(kinds) > 1 or Observed.SERVER in kinds
 
 
 def is_closed(fingerprint: Fingerprint) -> bool:
@@ -306,7 +308,7 @@ def _is_hidden(before: Fact | None, after: Fact | None, fields_vary: bool, paste
         return fields_vary and before.unavailable != after.unavailable
     one, other = before.value, after.value
     tables = isinstance(one, dict) and isinstance(other, dict) and bool(one or other)
-    return pasted and tables and not one.keys() & other.keys()
+    return pasted and tables and not _shared(one, other)
 
 
 def _common(before: Fact | None, after: Fact | None) -> tuple[Fact | None, Fact | None]:
@@ -316,11 +318,22 @@ def _common(before: Fact | None, after: Fact | None) -> tuple[Fact | None, Fact 
     one, other = before.value, after.value
     if not isinstance(one, dict) or not isinstance(other, dict):
         return before, after
-    names = one.keys() & other.keys()
     return (
-        before.model_copy(update={"value": {name: one[name] for name in names}}),
-        after.model_copy(update={"value": {name: other[name] for name in names}}),
+        before.model_copy(update={"value": _shared(one, other)}),
+        after.model_copy(update={"value": _shared(other, one)}),
     )
+
+
+def _shared(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The entries that another table has too, in tables within tables likewise."""
+    found: dict[str, Any] = {}
+    for name in one.keys() & other.keys():
+        mine, theirs = one[name], other[name]
+        nested = isinstance(mine, dict) and isinstance(theirs, dict)
+        value = _shared(mine, theirs) if nested else mine
+        if not nested or value or not (mine or theirs):
+            found[name] = value
+    return found
 
 
 def narrowed(before: Any, after: Any) -> tuple[Any, Any]:

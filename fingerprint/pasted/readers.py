@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from . import reports, tables
+from . import accelerators, reports, tables
 from .logs import llama_cpp, ollama, sglang, tgi, vllm
 from .paste import Reader
 
 _TORCH_ENV, _SMI, _FREEZE, _PIP = "", "nvidia-smi", "pip.freeze", "pip.list"
+_NPU, _CANN, _ROCMINFO, _ROCM_SMI, _AMD_SMI = "npu-smi", "cann.info", "rocminfo", "rocm-smi", "amd-smi"
 _VLLM, _SGLANG, _LLAMA, _OLLAMA, _TGI = "vllm.log", "sglang.log", "llama.cpp.log", "ollama.log", "tgi.env"
 
 READERS: tuple[Reader, ...] = (
     Reader(_TGI, ("Args {",), tgi.read_arguments),
     Reader(_OLLAMA, ("time=",), ollama.read_line),
+    Reader(_NPU, ("| npu-smi ",), accelerators.read_npu_header),
+    Reader(_NPU, ("|",), accelerators.read_npu_row, is_mark=False),
+    Reader(_CANN, ("package_name=", "version="), accelerators.read_cann),
+    Reader(_ROCMINFO, ("HSA System Attributes", "HSA Agents"), accelerators.read_rocminfo_head),
+    Reader(_ROCMINFO, ("Agent ",), accelerators.read_rocminfo_head, is_mark=False),
+    Reader(_ROCMINFO, tuple(accelerators.AGENT_LABELS), accelerators.read_rocminfo, is_mark=False),
+    Reader(_ROCM_SMI, ("=",), accelerators.read_rocm_frame),
+    Reader(_ROCM_SMI, ("GPU[",), accelerators.read_rocm_label),
+    Reader(_ROCM_SMI, tuple("0123456789"), accelerators.read_rocm_row, is_mark=False),
+    Reader(
+        _ROCM_SMI, ("Driver version:", "ROCM Driver Version:"), accelerators.read_amd_driver, is_mark=False
+    ),
+    Reader(_AMD_SMI, ("GPU: ",), accelerators.read_amd_gpu),
+    Reader(_AMD_SMI, ("AMDSMI Tool", "AMD-SMI Tool", "| AMD-SMI "), accelerators.read_amd_version),
+    Reader(_AMD_SMI, ("",), accelerators.read_amd_entry, is_mark=False),
+    Reader(_TORCH_ENV, ("GPU models and configuration",), accelerators.read_amd_model, is_mark=False),
     Reader(_SMI, ("| NVIDIA-SMI ",), tables.read_smi_header),
     Reader(_SMI, ("|",), tables.read_smi_row, is_mark=False),
     Reader(_VLLM, ("vLLM API server version", "vLLM server version"), vllm.read_version),

@@ -191,6 +191,15 @@ _LABELS: dict[str, tuple[_Statement, ...]] = {
     "cuda used to build pytorch": (_Statement("libraries.cuda", absent=_NO_CUDA),),
     "rocm used to build pytorch": (_Statement("frameworks.torch.hip", absent=_NO_ROCM),),
     "cuda runtime version": (_Statement("libraries.nvcc", r"(\d+\.\d+\.\d+).*"),),
+    "hip runtime version": (_Statement("libraries.hip_runtime", r"(\d\S*).*"),),
+    "miopen runtime version": (_Statement("libraries.miopen", r"(\d\S*).*"),),
+    # vLLM's report calls that of the compiler so; its third number is that of a build.
+    "rocm version": (
+        _Statement("libraries.hipcc", r"(\d+\.\d+\.\d{4,}\S*).*"),
+        _Statement("libraries.rocm", r"(?:ROCm )?(\d+\.\d+(?:\.\d{1,2})?)(?:-\d+)?"),
+    ),
+    "hipcc": (_Statement("libraries.hipcc", r"(?:HIP version: )?(\d\S*).*"),),
+    "vllm ascend version": (_Statement("kernels.vllm-ascend", _FIRST, _version),),
     "nvcc": (_Statement("libraries.nvcc", r".{0,100}release [\d.]{1,20}, V(\d+\.\d+\.\d+).*"),),
     "cuda version": _CUDA,
     "os": (

@@ -24,6 +24,8 @@ def package(name: str, version: str | None, paste: Paste, commit: str | None = N
     if name == "torch":
         if version:
             state_torch(version, paste)
+    elif name == "torch-npu":
+        paste.state("gpus.torch_npu", version)
     elif name in FRAMEWORK_PACKAGES or name in KERNEL_PACKAGES:
         section = "frameworks" if name in FRAMEWORK_PACKAGES else "kernels"
         paste.state(f"{section}.{name}", entry)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from ..gpus import driver_query
 from ..gpus.driver_query import child_command, parse_readings
-from ..process import python_packages
+from ..gpus.npu_smi import NpuTable
+from ..gpus.other_makers import AMD_PARTS, amd_field, name_cards, stated
+from ..process import proc, python_packages, root_files
 from ..untrusted.patience import patience
 from ..untrusted.program import run
 
@@ -28,30 +30,21 @@ LIMIT_S = 6.0
 _AMD_TOOL = ("amd-smi", "static", "--json")
 _ASCEND_TOOL = ("npu-smi", "info")
 _INTEL_TOOL = ("xpu-smi", "discovery", "-j")
-_NOT_STATED = ("N/A", "", None, "unknown")
-# What of AMD's long answer distinguishes machines; clocks, limits and counters are left out.
-_AMD_PARTS: dict[str, tuple[str, ...]] = {
-    "asic": (
-        *("market_name", "vendor_id", "device_id", "rev_id", "asic_serial", "num_compute_units"),
-        "target_graphics_version",
-    ),
-    "bus": ("bdf",),
-    "driver": ("name", "version"),
-    "vbios": ("name", "build_date", "part_number", "version"),
-    "ifwi": ("name", "build_date", "part_number", "version"),
-    "vram": ("type", "size"),
-    "partition": ("accelerator_partition", "compute_partition", "memory_partition"),
-}
-# "| 0     910B3    | OK    | 67.5 …" and, below it, "| 0      | 0000:C1:00.0  | 60 …  5042 / 65536 |".
-_NPU_ROW = re.compile(r"^\|\s*(\d+)\s+(\S+)\s*\|\s*([A-Za-z]+)\s*\|")
-_CHIP_ROW = re.compile(
-    r"^\|\s*(\d+)(?:\s+(?:\d+|NA))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*\|(.*)\|"
+_MAX_VERSION_BYTES = 4096
+_CANN_FILES = tuple(
+    f"/usr/local/Ascend/{folder}/{machine}-linux/ascend_toolkit_install.info"
+    for folder in ("ascend-toolkit/latest", "cann")
+    for machine in ("aarch64", "x86_64")
 )
-_NPU_VERSION = re.compile(r"npu-smi\s+(\S+)\s+Version:\s*(\S+)")
+_TOOLKITS: dict[str, tuple[re.Pattern[str], *tuple[str, ...]]] = {
+    "rocm": (re.compile(r"^(\d+\.\d+(?:\.\d+)?)"), "/opt/rocm/.info/version"),
+    "cann": (re.compile(r"^version=(\S+)", re.MULTILINE), *_CANN_FILES),
+}
+"""Field of section `libraries` → how its version is written, and in which files."""
 
 
 def probe(context: Context) -> dict[str, Section]:
-    """Fields `amd`, `ascend`, `intel_xpu` and `torch_npu` of section `gpus`."""
+    """Fields `amd`, `ascend`, `intel_xpu`, `torch_npu` of section `gpus`; `rocm`, `cann` of `libraries`."""
     facts = {
         "amd": _amd(context),
         "ascend": _run_tool(_ASCEND_TOOL, context, _read_npu_smi),
@@ -60,28 +53,36 @@ def probe(context: Context) -> dict[str, Section]:
     }
     if driver_query.why_absent(driver_query.NVML) is not None:
         facts |= _summary(facts)
-    return {"gpus": Section(facts=facts)}
+    return {"gpus": Section(facts=facts), "libraries": Section(facts=_toolkits(context))}
+
+
+def _toolkits(context: Context) -> dict[str, Fact]:
+    """Versions of ROCm and CANN, from the files that their installers leave."""
+    return {name: _toolkit(context, *where) for name, where in _TOOLKITS.items()}
+
+
+def _toolkit(context: Context, pattern: re.Pattern[str], *paths: str) -> Fact:
+    reason = "there is no such file"
+    for path in paths:
+        try:
+            text = root_files.read_file(context.root, path, _MAX_VERSION_BYTES).decode("utf-8", "replace")
+        except proc.Unread as unread:
+            reason = str(unread)
+            continue
+        if match := pattern.search(text):
+            return fact(match[1], path)
+        reason = f"{path} states no version"
+    return unavailable(reason, paths[0])
 
 
 def _summary(found: dict[str, Fact]) -> dict[str, Fact]:
     """The flat key of a machine whose accelerators are another maker's."""
-    namers: dict[str, Callable[[dict[str, Any]], str | None]] = {
-        "amd": lambda card: _joined(card.get("market_name"), card.get("target_graphics_version")),
-        "ascend": lambda card: _joined("Ascend", card.get("name")),
-        "intel_xpu": lambda card: card.get("device_name"),
-    }
-    for field, name in namers.items():
-        if found[field].value is not None:
-            names = [name(card) or "unnamed" for card in found[field].value["devices"].values()]
-            several = names if len(set(names)) > 1 else f"{len(names)} x {names[0]}"
-            text = names[0] if len(names) == 1 else several
-            source = found[field].source
-            return {"name_and_compute_capability": fact(text, source), "count": fact(len(names), source)}
-    return {}
-
-
-def _joined(*parts: str | None) -> str:
-    return " ".join(part for part in parts if part)
+    named = name_cards({field: reading.value for field, reading in found.items() if field != "torch_npu"})
+    if named is None:
+        return {}
+    field, text, count = named
+    source = found[field].source
+    return {"name_and_compute_capability": fact(text, source), "count": fact(count, source)}
 
 
 def _run_tool(command: tuple[str, ...], context: Context, read: Callable[[str], dict[str, Any]]) -> Fact:
@@ -120,7 +121,7 @@ def _read_amdsmi(context: Context) -> Fact:
         card = {
             name: readings.values[name][index] for name in readings.values if index in readings.values[name]
         }
-        devices[index] = _card({**card, "bus": {"bdf": card.get("bdf")}}) | _stated(
+        devices[index] = _card({**card, "bus": {"bdf": card.get("bdf")}}) | stated(
             {name: card.get(name) for name in ("uuid", "compute_partition", "memory_partition")}
         )
     if devices:
@@ -136,17 +137,14 @@ def _read_amd(text: str) -> dict[str, Any]:
 
 
 def _card(card: dict[str, Any]) -> dict[str, Any]:
-    """The parts of one GPU in one table, as the tool writes them; a name of several parts keeps its part."""
+    """The parts of one GPU in one table, as the tool writes them."""
     found: dict[str, Any] = {}
-    for part, names in _AMD_PARTS.items():
+    for part, names in AMD_PARTS.items():
         values = card.get(part)
         if isinstance(values, dict):
-            plain = part in ("asic", "bus", "partition")
-            found |= _stated(
+            found |= stated(
                 {
-                    name if plain else f"{part}_{name}": _amount(
-                        values.get(name, values.get(f"{part}_{name}"))
-                    )
+                    amd_field(part, name): _amount(values.get(name, values.get(f"{part}_{name}")))
                     for name in names
                 }
             )
@@ -160,24 +158,11 @@ def _amount(value: Any) -> Any:
     return value
 
 
-def _stated(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value not in _NOT_STATED}
-
-
 def _read_npu_smi(text: str) -> dict[str, Any]:
-    """The table of `npu-smi info`: two rows a chip, the second one with its PCI bus id and memory."""
-    devices: dict[str, Any] = {}
-    npu: tuple[str, str] | None = None
+    table = NpuTable()
     for line in text.splitlines():
-        if row := _CHIP_ROW.match(line):
-            if npu is not None:
-                memories = re.findall(r"(\d+)\s*/\s*(\d+)", row[3])
-                total = {"memory_total_mb": int(memories[-1][1])} if memories else {}
-                devices[f"{npu[0]}/{row[1]}"] = {"name": npu[1], "pci_bus_id": row[2], **total}
-        elif row := _NPU_ROW.match(line):
-            npu = (row[1], row[2])
-    versions = _NPU_VERSION.search(text)
-    return {"devices": devices, **({"driver_version": versions[2]} if versions else {})}
+        table.take(line)
+    return table.value()
 
 
 def _read_xpu_smi(text: str) -> dict[str, Any]:
@@ -193,7 +178,6 @@ def _read_xpu_smi(text: str) -> dict[str, Any]:
     devices = json.loads(text)["device_list"]
     return {
         "devices": {
-            str(device["device_id"]): _stated({name: device.get(name) for name in names})
-            for device in devices
+            str(device["device_id"]): stated({name: device.get(name) for name in names}) for device in devices
         }
     }

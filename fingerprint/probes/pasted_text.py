@@ -19,6 +19,7 @@ from ...schemas.fingerprint import (
     unavailable,
 )
 from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES
+from ..pasted.accelerators import state_cards
 from ..pasted.lines import is_json_log, plain_lines
 from ..pasted.paste import Paste
 from ..pasted.readers import READERS
@@ -28,7 +29,8 @@ MAX_BYTES = 4 << 20
 """Longest text that is read; what people paste has some ten thousand characters."""
 KINDS = (
     "torch.utils.collect_env, vllm collect-env, transformers env, sglang.check_env, TGI's --env, nvidia-smi, "
-    "pip freeze or list, start-up logs of vLLM, SGLang, llama.cpp and Ollama"
+    "rocminfo, rocm-smi, amd-smi, npu-smi, pip freeze or list, start-up logs of vLLM, SGLang, llama.cpp and "
+    "Ollama"
 )
 """What is recognised, for people."""
 _FEW_PACKAGES = 2
@@ -50,6 +52,7 @@ def from_text(content: bytes) -> Fingerprint | None:
     for line in lines:
         _read(line, paste)
     is_known = paste.report != "report" or paste.kinds or paste.packages >= _FEW_PACKAGES
+    state_cards(paste)
     if not is_known or not (paste.facts or paste.tables):
         return None
     if paste.report == "vllm.collect_env" and "Environment Variables" in lines:

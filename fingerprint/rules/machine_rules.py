@@ -108,6 +108,12 @@ _GPUS: tuple[Rule, ...] = in_section(
     bitwise("cuda_cores", "it follows the number of SMs", DECODE, sources.CUBLAS),
     harmless("count", "the parallel layout is stated, and it is the same", when=SAME_TP),
     bitwise("count", "the parallel layout may follow it", DECODE, sources.VLLM_TP),
+    bitwise(
+        "amd|ascend|intel_xpu",
+        "a different card, firmware, driver or partition of it: other kernels, or other shares of the work",
+        DECODE,
+    ),
+    bitwise("torch_npu", "a different release of Ascend's kernels in torch", DECODE),
     harmless("installed_count", "only those that the process sees compute"),
     bitwise(
         "cuda_attributes",

@@ -209,6 +209,11 @@ _LIBRARIES: tuple[Rule, ...] = in_section(
         DECODE,
         (sources.NCCL_NVLS, sources.NCCL_SIZES),
     ),
+    bitwise(
+        "rocm|hip*|miopen|cann",
+        "a different toolkit brings different kernels and another compiler of them",
+        DECODE,
+    ),
     bitwise("nvrtc*", "kernels that are compiled at run time become different machine code", DECODE),
     bitwise("cuda_driver*", "the driver compiles PTX to machine code of its own", DECODE, sources.CUDA_JIT),
     bitwise(

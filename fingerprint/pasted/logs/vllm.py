@@ -56,11 +56,15 @@ _BACKENDS = (
     re.compile(r"Using ([A-Z][\w ]{1,40}) backend(?: on V1 engine)?\.?$"),
     re.compile(r"Using (\w{1,40}) backend on V1 engine"),
 )
+_EXPERTS = re.compile(r"Using '?(\w{1,40})'? (?:\w{1,20} )?MoE backend")
 _SAME_BACKEND = {"Flash Attention": "FLASH_ATTN", "FlashInfer": "FLASHINFER", "XFormers": "XFORMERS"}
 
 
 def read_backend(line: str, paste: Paste) -> bool:
     """`Using Flash Attention backend on V1 engine.`"""
+    if experts := _EXPERTS.match(line[:200]):
+        paste.state("engine.moe_backend", experts[1])
+        return True
     for pattern in _BACKENDS:
         if match := pattern.match(line):
             paste.state("engine.attention_backend", _SAME_BACKEND.get(match[1], match[1]))
