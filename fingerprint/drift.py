@@ -28,8 +28,8 @@ def fields_vary(base: Fingerprint, now: Fingerprint) -> bool:
     """Whether a field that only one of them has says how they were read, not that something changed.
 
     So it is between fingerprints of different kinds (rip's own process, another process, a server, pasted
-    text) or of different releases of rip, which read different fields, and with every server: what one reports
-    depends on its release and on how it was started.
+    text) or of different releases of rip, which read different fields, and with every server: what one
+    reports depends on its release and on how it was started.
     """
     kinds = {_observed(fingerprint) for fingerprint in (base, now)}
     partial = any(is_pasted(one) or is_closed(one) for one in (base, now))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rip.fingerprint.remote import client as bounded_http
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,10 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return write
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second is long for a test."""
+    monkeypatch.setattr(bounded_http, "REQUEST_S", 0.2)
+    monkeypatch.setattr(bounded_http, "TOTAL_S", 1.0)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from fakes.processes import SLEEP, TITLED_WORKER, make_environment, starting
 from rip.fingerprint.collect import PROBES, Probe, collect
-from rip.fingerprint.drift import drift
+from rip.fingerprint.drift import drift, not_compared
 from rip.fingerprint.probes import named_process
 from rip.fingerprint.probes.context import Context
 from rip.fingerprint.process import proc, root_files
@@ -87,6 +87,20 @@ def test_an_engine_with_its_arguments_version_and_packages(start: Start, environ
     assert "default applies" in reason(found, "engine.attention_backend")
     assert found.get("determinism", "OMP_NUM_THREADS").source == "/proc/PID/environ (as launched)"  # type: ignore[union-attr]
     assert found.flat()["engine_version"] == "0.32.0"
+
+
+def test_what_batch_invariant_vllm_sets_itself_is_not_taken_from_the_launch(
+    start: Start, environment: Path
+) -> None:
+    words = (environment / "bin" / "python", environment / "bin" / "vllm", "serve", "m")
+    read = [
+        collect(pid=start(*words, environ={"VLLM_BATCH_INVARIANT": switch, "NCCL_ALGO": algorithm}).pid)
+        for switch, algorithm in (("1", "Ring"), ("1", "Tree"), ("0", "Ring"), ("0", "Tree"))
+    ]
+    assert [one.get("determinism", "NCCL_ALGO").value for one in read] == [None, None, "Ring", "Tree"]  # type: ignore[union-attr]
+    assert "determinism.NCCL_ALGO" in not_compared(read[0], read[1])
+    assert "determinism.NCCL_ALGO" not in [change.name for change in drift(read[0], read[1])]
+    assert "determinism.NCCL_ALGO" in [change.name for change in drift(read[2], read[3])]
 
 
 def test_nothing_of_rips_own_process_enters(start: Start, environment: Path) -> None:

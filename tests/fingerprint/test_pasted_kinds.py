@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from rip.fingerprint.drift import compare
 from rip.fingerprint.load import from_bytes
-from rip.fingerprint.present.drift_sentences import paste_note
+from rip.fingerprint.present.drift_sentences import before_and_after, paste_note
 from rip.fingerprint.probes.pasted_text import from_text
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint
@@ -126,11 +126,87 @@ TRTLLM = """\
 - torch 2.6.0
 - Driver Version: 560.35.03
 """
+ROCMINFO = """\
+ROCk module is loaded
+=====================
+HSA System Attributes
+=====================
+Runtime Version:         1.14
+==========
+HSA Agents
+==========
+*******
+Agent 1
+*******
+  Name:                    AMD EPYC 9005 64-Core Processor
+  Marketing Name:          AMD EPYC 9005 64-Core Processor
+  Device Type:             CPU
+  Compute Unit:            128
+*******
+Agent 2
+*******
+  Name:                    gfx942
+  Marketing Name:          AMD Instinct MI300X
+  Device Type:             GPU
+  Compute Unit:            304
+  ISA Info:
+    ISA 1
+      Name:                    amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-
+"""
+ROCM_SMI = """\
+============================ ROCm System Management Interface ============================
+====================================== Product Info ======================================
+GPU[0]\t\t: Card Series: \t\tAMD Instinct MI300X
+GPU[0]\t\t: GFX Version: \t\tgfx942
+GPU[1]\t\t: Card Series: \t\tAMD Instinct MI300X
+GPU[1]\t\t: GFX Version: \t\tgfx942
+==========================================================================================
+Driver version: 6.10.5
+Device  Node  IDs              Temp        Power     Partitions          SCLK    MCLK
+              (DID,     GUID)  (Junction)  (Socket)  (Mem, Compute, ID)
+==========================================================================================
+0       2     0x74a1,   11111  45.0°C      141.0W    NPS1, SPX, 0        132Mhz  900Mhz
+1       3     0x74a1,   22222  40.0°C      138.0W    NPS4, CPX, 0        131Mhz  900Mhz
+================================== End of ROCm SMI Log ===================================
+"""
+AMD_SMI = """\
+AMDSMI Tool: 26.0.0 | AMDSMI Library version: 26.0.0 | ROCm version: 7.0.1 | amdgpu version: 6.14.0
+GPU: 0
+    ASIC:
+        MARKET_NAME: AMD Instinct MI325X
+        ASIC_SERIAL: N/A
+        NUM_COMPUTE_UNITS: 304
+        TARGET_GRAPHICS_VERSION: gfx942
+    LIMIT:
+        PPT0:
+            MAX_POWER_LIMIT: 1000 W
+    DRIVER:
+        NAME: amdgpu
+        VERSION: 6.14.0
+    VRAM:
+        SIZE: 262144 MB
+"""
+NPU_SMI = """\
++------------------------------------------------------------------------------------------------+
+| npu-smi 24.1.0                   Version: 24.1.0                                               |
++---------------------------+---------------+----------------------------------------------------+
+| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
+| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
++===========================+===============+====================================================+
+| 0     910B3               | OK            | 91.2        38                0    / 0             |
+| 0                         | 0000:C1:00.0  | 0           0    / 0          3398 / 65536         |
++===========================+===============+====================================================+
+package_name=Ascend-cann-toolkit
+version=8.1.RC1
+torch-npu==2.5.1
+HCCL_DETERMINISTIC=true
+"""
 KINDS = {
     "sglang.check_env": SGLANG, "nvidia-smi": SMI, "tgi.env": TGI, "ollama.log": OLLAMA,
     "llama.cpp.log": LLAMA, "vllm.log": VLLM, "sglang.log": SGLANG_LOG, "pip.freeze": FREEZE,
     "pip.list": PIP_LIST,
     "tensorrt-llm.report": TRTLLM,
+    "rocminfo": ROCMINFO, "rocm-smi": ROCM_SMI, "amd-smi": AMD_SMI, "npu-smi": NPU_SMI,
 }  # fmt: skip
 
 
@@ -199,6 +275,39 @@ def read(text: str) -> Fingerprint:
         ("tensorrt-llm.report", "frameworks.torch", "2.6.0"),
         ("tensorrt-llm.report", "gpus.name", {"0": "NVIDIA GH200 480GB"}),
         ("tensorrt-llm.report", "os.machine", "aarch64"),
+        ("rocminfo", "gpus.name_and_compute_capability", "AMD Instinct MI300X gfx942"),
+        ("rocminfo", "cpu.model", "AMD EPYC 9005 64-Core Processor"),
+        ("rocm-smi", "gpus.name_and_compute_capability", "2 x AMD Instinct MI300X gfx942"),
+        ("rocm-smi", "gpus.installed_count", 2),
+        ("amd-smi", "libraries.rocm", "7.0.1"),
+        (
+            "amd-smi",
+            "gpus.amd",
+            {
+                "devices": {
+                    "0": {
+                        "market_name": "AMD Instinct MI325X",
+                        "num_compute_units": 304,
+                        "target_graphics_version": "gfx942",
+                        "driver_name": "amdgpu",
+                        "driver_version": "6.14.0",
+                        "vram_size": "262144 MB",
+                    }
+                }
+            },
+        ),
+        (
+            "npu-smi",
+            "gpus.ascend",
+            {
+                "devices": {"0/0": {"name": "910B3", "pci_bus_id": "0000:C1:00.0", "memory_total_mb": 65536}},
+                "driver_version": "24.1.0",
+            },
+        ),
+        ("npu-smi", "gpus.name_and_compute_capability", "Ascend 910B3"),
+        ("npu-smi", "libraries.cann", "8.1.RC1"),
+        ("npu-smi", "gpus.torch_npu", "2.5.1"),
+        ("npu-smi", "determinism.HCCL_DETERMINISTIC", "true"),
     ],
 )
 def test_what_each_kind_states(kind: str, place: str, value: object) -> None:
@@ -250,6 +359,39 @@ def test_two_texts_are_compared_by_what_both_state() -> None:
     assert {change.name for change in found.changes} == {"engine.version", "determinism.OLLAMA_KV_CACHE_TYPE"}
 
 
+def test_tools_of_one_maker_are_compared_by_what_both_state_of_a_card() -> None:
+    """rocminfo knows compute units, rocm-smi partitions and driver; both know name and architecture."""
+    assert "gpus.amd" not in {change.name for change in compare(read(ROCMINFO), read(ROCM_SMI)).changes}
+    [change] = [
+        change for change in compare(read(ROCMINFO), read(AMD_SMI)).changes if change.name == "gpus.amd"
+    ]
+    assert before_and_after(change) == (
+        "devices: (0: (market_name=AMD Instinct MI300X))",
+        "devices: (0: (market_name=AMD Instinct MI325X))",
+    )
+
+
+def test_another_partition_of_a_card_is_a_change() -> None:
+    found = compare(read(ROCM_SMI), read(ROCM_SMI.replace("NPS4, CPX", "NPS1, SPX")))
+    assert [change.name for change in found.changes] == ["gpus.amd"]
+
+
+def test_an_amd_card_in_collect_env_is_one_too() -> None:
+    found = read(
+        "PyTorch version: 2.7.0\nGPU models and configuration: AMD Instinct MI300X (gfx942:sramecc+:xnack-)\n"
+        "HIP runtime version: 6.3.42133\nROCM Version : 6.3.42133-1b9c\nvLLM Version: 0.9.2\n"
+    )
+    for place, value in {
+        "gpus.name_and_compute_capability": "AMD Instinct MI300X gfx942",
+        "libraries.hip_runtime": "6.3.42133",
+        "libraries.hipcc": "6.3.42133-1b9c",
+    }.items():
+        reading = found.get(*place.split(".", 1))
+        assert reading is not None, place
+        assert reading.value == value
+    assert found.get("libraries", "rocm") is None  # that is the version of the compiler
+
+
 def test_a_cut_name_is_no_change_of_the_device() -> None:
     assert compare(read(SMI), read(SMI.replace("SXM4-40...", "SXM4-80..."))).changes == []
 
@@ -274,6 +416,9 @@ HOSTILE = (
     "server_args=ServerArgs(" + "'" * 300_001 + ")", "top_k = 1, " * 30_000, "build: " + "1" * 300_000,
     "Python: " + "1." * 150_000, "OS: " + " (" * 150_000, "-e git+" + "@a" * 150_000,
     "x @ " + "/a-1" * 75_000,
+    "GPU[0] : " + ": " * 150_000, "0 2 0x74a1, 1 " + "NPS1 " * 60_000, "GPU: " + "1" * 300_000,
+    "| npu-smi " + " " * 300_000, "| 0 " + "1 / 2 " * 50_000, "Agent " + "1 " * 150_000,
+    "GPU models and configuration: " + "(gfx9 " * 50_000, "AMDSMI Tool" + " ROCm version: " * 20_000,
     "Using " + "A " * 150_000 + "backend", "Load weight end." + " type=" * 50_000,
 )  # fmt: skip
 

@@ -78,6 +78,13 @@ def test_a_default_is_stated_only_for_variables_that_are_read() -> None:
         ("NVIDIA_TF32_OVERRIDE", UNSET, "0", "numeric"),  # unset means: as the program asks
         ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "0", "1", "numeric"),
         ("OMP_NUM_THREADS", UNSET, "1", "bitwise"),
+        ("PYTORCH_TUNABLEOP_ENABLED", UNSET, "0", None),
+        ("PYTORCH_TUNABLEOP_ENABLED", UNSET, "1", "bitwise"),
+        ("HCCL_DETERMINISTIC", UNSET, "False", None),
+        ("HCCL_DETERMINISTIC", "strict", "true", "bitwise"),
+        ("LCCL_DETERMINISTIC", UNSET, "1", "bitwise"),
+        ("VLLM_ROCM_USE_AITER", UNSET, "0", "bitwise"),  # images of ROCm have another default
+        ("VLLM_USE_V2_MODEL_RUNNER", UNSET, "1", "bitwise"),
         ("NCCL_ALGO", "Ring", "Tree", "bitwise"),
         ("VLLM_BATCH_INVARIANT", unavailable("not read", "s"), "0", "bitwise"),
     ],
@@ -238,3 +245,31 @@ def test_a_cache_of_compiled_kernels_counts_where_the_engine_compiles(engine: st
     sides = [_of("kernels", "inductor_cache", {"files": count}, name=engine) for count in (1, 2)]
     [change] = drift(*sides)
     assert (change.risk, change.has_rule) == (risk, True)
+
+
+@pytest.mark.parametrize(
+    ("place", "before", "after", "risk", "who"),
+    [
+        ("engine.cascade_attention", False, True, "bitwise", "vLLM, Engine arguments"),
+        ("engine.cuda_graph_sizes", [1, 2, 4], [1, 2, 4, 8], "bitwise", "vLLM issue 28131"),
+        ("engine.moe_backend", "triton", "flashinfer_cutlass", "bitwise", "vLLM pull request 54948"),
+        ("engine.calculated_kv_scales", False, True, "token", "vLLM pull request 11906"),
+        ("parallelism.data_parallel_attention", False, True, "numeric", "SGLang pull request 35766"),
+        ("parallelism.redundant_experts", 0, 32, "bitwise", "vLLM pull request 45683"),
+        ("sampling.max_logprobs", 5, 20, "numeric", "vLLM issue 44319"),
+        ("libraries.cann", "8.1.RC1", "8.2.RC1", "bitwise", "by construction"),
+    ],
+)
+def test_what_engines_were_seen_to_change_is_a_rule_with_its_source(
+    place: str, before: object, after: object, risk: str, who: str
+) -> None:
+    change = changed(place, before, after)
+    assert change.risk == risk
+    assert who in change.rule
+
+
+@pytest.mark.parametrize(("engine", "vllm_says_so"), [("vllm", True), ("ollama", False), ("sglang", False)])
+def test_what_vllm_promises_is_no_source_for_other_engines(engine: str, vllm_says_so: bool) -> None:
+    change = changed("engine.version", "0.9.1", "0.9.2", {"engine.name": engine})
+    assert change.risk == "bitwise"
+    assert ("vLLM" in change.rule) == vllm_says_so
