@@ -36,7 +36,8 @@ def drift(
     """Compare two fingerprints: each change, the level at risk, the rule that says so, what to replay.
 
     A file is a document of rip fingerprint, or pasted text: a report of collect_env and its like, nvidia-smi,
-    pip freeze, the start-up log of an engine; of such a text, what it states is compared. -: standard input.
+    rocm-smi, npu-smi, pip freeze, the start-up log of an engine; of such a text, what it states is compared.
+    -: standard input.
 
     Exit code 0: no change that counts (see --fail-on, --ignore). 1: at least one. 3: the two have no field in
     common. A rule names the level at risk; only a replay shows whether it is lost.

@@ -181,6 +181,9 @@ BATCH_INVARIANCE_VARIABLES = (
 )
 """The switches with which an engine promises results that do not depend on the batch."""
 
+DIFFERING_CHOICES = "choices_differing_between_ranks"
+"""Entry of a kernel cache: of what several ranks chose by timing, how much differs, such as `13 of 22`."""
+
 SET_BY_BATCH_INVARIANT_VLLM = frozenset(
     {
         "CUBLAS_WORKSPACE_CONFIG",

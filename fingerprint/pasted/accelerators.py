@@ -95,8 +95,8 @@ def _state_agents(paste: Paste) -> None:
     for number, gpu in enumerate(gpus):
         for name in ("market_name", "target_graphics_version", "num_compute_units"):
             _keep(paste, str(number), name, gpu.get(name))
-    cpu = next((agent for agent in agents if agent.get("device type") == "CPU"), {})
-    paste.state("cpu.model", cpu.get("market_name"))
+    cpus = [agent for agent in agents if agent.get("device type") == "CPU"]
+    paste.state("cpu.model", cpus[0].get("market_name") if cpus else None)
 
 
 # rocm-smi ------------------------------------------------------------------------------------------------

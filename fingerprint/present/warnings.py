@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...schemas.fingerprint import Fingerprint
+from ..fields.known_names import DIFFERING_CHOICES
 from ..libraries.findings import CopyName, LibraryFinding
 from ..model.weights import HEADER
 from ..remote.client import KEY_FIX, WANTS_KEY
@@ -71,6 +72,21 @@ def _describe_contradiction(found: Contradiction) -> str:
     )
 
 
+def _differing_ranks(read: Fingerprint) -> list[str]:
+    """Caches in which autotuning chose differently from rank to rank."""
+    kernels = read.sections.get("kernels")
+    found = []
+    for field, reading in (kernels.facts if kernels is not None else {}).items():
+        folders = [reading.value, *reading.value.values()] if isinstance(reading.value, dict) else []
+        for folder in folders:
+            share = folder.get(DIFFERING_CHOICES) if isinstance(folder, dict) else None
+            if isinstance(share, str) and not share.startswith("0 "):
+                found.append(
+                    f"kernels.{field}: {visible(share)} kernels chosen by autotuning differ from rank to rank"
+                )
+    return found
+
+
 def list_warnings(read: Fingerprint) -> list[str]:
     """What a person should hear at once: damage, contradictions, what ended meanwhile, mixed libraries.
 
@@ -97,6 +113,7 @@ def list_warnings(read: Fingerprint) -> list[str]:
         if len(misplaced.value) > _SHOWN_TENSORS:
             warnings.append(f"… and {len(misplaced.value) - _SHOWN_TENSORS} more tensors that are misplaced")
     warnings += describe_contradictions(read)
+    warnings += _differing_ranks(read)
     model = read.sections.get("model")
     if model is not None and "unfinished_downloads" in model.volatile:
         warnings.append("the model's folder holds unfinished downloads")

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..fields.known_names import DIFFERING_CHOICES
+
 MAX_FILES = 10_000
 """Per folder, in the order of their names; what lies behind is not read, and that is said."""
 MAX_HASHED_BYTES = 1 << 20
@@ -83,7 +85,7 @@ def describe(folder: Path, deadline: float) -> dict[str, Any] | None:
         if len(tally.choices) <= MAX_LISTED:
             value["choices"] = tally.choices
         if (differing := _differing_between_ranks(tally.choices)) is not None:
-            value["choices_differing_between_ranks"] = differing
+            value[DIFFERING_CHOICES] = differing
     if tally.unreadable:
         value["unreadable"] = tally.unreadable
     if tally.bounded:

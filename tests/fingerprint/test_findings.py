@@ -101,9 +101,20 @@ def test_a_pasted_log_that_contradicts_itself_is_said(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(
         "INFO 03-04 10:00:00 [api_server.py:1] vLLM API server version 0.29.0\n"
-        "INFO 03-04 10:00:00 [nvfp4.py:2] Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends\n"
+        "INFO 03-04 10:00:00 [nvfp4.py:2] Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend\n"
         "VLLM_BATCH_INVARIANT=1\n"
     )
     command = [sys.executable, "-m", "rip", "fingerprint", "--read", str(log), "--flat"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "VLLM_BATCH_INVARIANT=1 is contradicted by engine.moe_backend = FLASHINFER_CUTLASS" in done.stderr
+
+
+@pytest.mark.parametrize(("share", "is_said"), [("13 of 22", True), ("0 of 22", False)])
+def test_kernels_that_were_chosen_differently_from_rank_to_rank_are_said(share: str, is_said: bool) -> None:
+    cache = {"files": 3, "choices_differing_between_ranks": share}
+    for value in (cache, {"~/.cache/a": cache, "$B": {"files": 1}}):
+        read = Fingerprint.build(
+            "0", "now", {"kernels": Section(facts={"sglang_cache": fact(value, "files")})}
+        )
+        said = ["kernels.sglang_cache: 13 of 22 kernels chosen by autotuning differ from rank to rank"]
+        assert list_warnings(read) == (said if is_said else [])
