@@ -175,6 +175,8 @@ _MAPPED = (
 """Libraries that only this engine loads; engines built on torch stand before it."""
 _LLAMA_ARG = "LLAMA_ARG_"
 _MAX_JSON = 65536
+_DEEPEST = 3
+"""Dots in a name that lead into tables."""
 _SUBCOMMANDS = frozenset({"serve", "run-batch", "bench", "launch_server", "eval"})
 
 
@@ -280,7 +282,21 @@ def split(engine: str, arguments: list[str]) -> dict[str, Any]:
         parsed = True if not parsed else parsed[0] if len(parsed) == 1 else parsed
         negated = name.startswith("no_") and parsed is True and name not in switches
         found[name.removeprefix("no_") if negated else name] = False if negated else parsed
-    return found | _positional(engine, operands, found)
+    return _nested(found) | _positional(engine, operands, found)
+
+
+def _nested(found: dict[str, Any]) -> dict[str, Any]:
+    """`-cc.mode 3` and `-cc '{"mode": 3}'` are one setting: entries of a table stand in the table."""
+    nested: dict[str, Any] = {}
+    for name, value in found.items():
+        *path, last = name.split(".", _DEEPEST)
+        table = nested
+        for step in path:
+            inner = table.get(step)
+            table[step] = table = dict(inner) if isinstance(inner, dict) else {}
+        known = table.get(last)
+        table[last] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    return nested
 
 
 def _positional(engine: str, operands: list[str], found: dict[str, Any]) -> dict[str, Any]:

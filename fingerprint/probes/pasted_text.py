@@ -36,7 +36,7 @@ KINDS = (
 _FEW_PACKAGES = 2
 """Lines `name==version` that make a text a list of packages."""
 # vLLM prints every variable that begins so, and all of its own: one that is missing there was not set.
-_REPORTED = ("TORCH", "NCCL", "CUDA", "CUBLAS", "OMP_", "MKL_", "NVIDIA", "VLLM_")
+_REPORTED = ("TORCH", "PYTORCH", "NCCL", "CUDA", "CUBLAS", "OMP_", "MKL_", "NVIDIA", "VLLM_")
 
 
 def from_text(content: bytes) -> Fingerprint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import pytest
@@ -168,3 +169,27 @@ def test_every_expected_field_is_set_by_some_engine() -> None:
 )
 def test_odd_command_lines_are_read_somehow(line: str) -> None:
     assert isinstance(split("vllm", line.split(" ")), dict)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-cc", '{"mode": 3, "pass_config": {"enable_sp": true}}', "--tensor-parallel-size", "2"],
+        ["-cc.mode", "3", "-cc.pass_config.enable_sp", "true", "--tensor_parallel_size=2"],
+        ["--compilation-config.mode=3", "-cc", '{"pass_config": {"enable_sp": true}}', "-tp", "2"],
+    ],
+)
+def test_one_setting_in_several_spellings_is_one(arguments: list[str]) -> None:
+    found = fields_of("vllm", split("vllm", ["serve", "m", *arguments]))
+    assert found == {
+        ("model", "served"): "m",
+        ("engine", "compilation"): {"mode": 3, "pass_config": {"enable_sp": True}},
+        ("parallelism", "sequence_parallel"): True,
+        ("parallelism", "tensor_parallel_size"): 2,
+    }
+
+
+def test_a_name_of_many_dots_is_no_deep_table() -> None:
+    [(_, value)] = split("vllm", ["--" + "a." * 100_000, "1"]).items()
+    assert isinstance(value, dict)
+    json.dumps(value)
