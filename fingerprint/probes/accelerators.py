@@ -62,12 +62,14 @@ def _toolkits(context: Context) -> dict[str, Fact]:
 
 
 def _toolkit(context: Context, pattern: re.Pattern[str], *paths: str) -> Fact:
-    reason = "there is no such file"
+    reason = f"there is no {paths[0]}"
     for path in paths:
         try:
             text = root_files.read_file(context.root, path, _MAX_VERSION_BYTES).decode("utf-8", "replace")
-        except proc.Unread as unread:
-            reason = str(unread)
+        except proc.Forbidden as forbidden:
+            reason = str(forbidden)
+            continue
+        except proc.Unread:
             continue
         if match := pattern.search(text):
             return fact(match[1], path)

@@ -275,6 +275,14 @@ ONLY_ORIGIN = Condition(
 ONE_GPU = Condition(
     "one GPU works on a request, on both sides", lambda c: width(c.base) == 1 and width(c.now) == 1
 )
+OTHER_MAKER = Condition(
+    "AMD's, Ascend's or Intel's cards on a side",
+    lambda c: any(
+        _value(one.get("gpus", maker)) is not None
+        for one in (c.base, c.now)
+        for maker in ("amd", "ascend", "intel_xpu")
+    ),
+)
 OTHER_COMPUTE_CAPABILITY = Condition("a different compute capability", _other_compute_capability)
 QUANTIZES = Condition("one side uses fewer than 16 bits", _quantizes)
 ONE_SIDE_UNREAD = Condition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import sources
 from .advice import AGAIN, BATCH, DECODE, REPEAT, RESTART, THREADS
 from .base import Rule, bitwise, harmless, in_section
-from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, SAME_SMS, SAME_TP
+from .conditions import ONE_GPU, OTHER_COMPUTE_CAPABILITY, OTHER_MAKER, SAME_SMS, SAME_TP
 
 _THREADS = "sums are split over a different number of threads"
 _DEFAULT_THREADS = "the default number of threads follows it, and with it how sums are split"
@@ -84,6 +84,12 @@ _GPUS: tuple[Rule, ...] = in_section(
         DECODE,
         (sources.CUBLAS, sources.CUDNN),
         OTHER_COMPUTE_CAPABILITY,
+    ),
+    bitwise(
+        "name*",
+        "a different card, or a different number of them: other kernels, or other shares of the work",
+        DECODE,
+        when=OTHER_MAKER,
     ),
     bitwise(
         "name*",

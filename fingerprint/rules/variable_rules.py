@@ -207,6 +207,7 @@ RULES: tuple[Rule, ...] = in_section(
     # AMD and Ascend
     numeric("HIPBLASLT_ALLOW_TF32", _TF32, PRECISION, sources.TORCH_CUDA),
     bitwise("HSA_*", "kernels of another architecture are loaded than that of the GPU", DECODE),
+    harmless("HCCL_*|LCCL_*", _NO_COLLECTIVE, when=ONE_GPU),
     bitwise("HCCL_*", "collectives may add in any order, or in a fixed one", REPEAT, sources.HCCL),
     bitwise("LCCL_*", "collectives may add in any order, or in a fixed one", REPEAT, sources.LCCL),
     bitwise(

@@ -181,6 +181,11 @@ def test_another_partition_of_a_card_is_a_change() -> None:
     assert [change.name for change in found.changes] == ["gpus.amd"]
 
 
+def test_what_cublas_promises_is_no_source_for_other_makers_cards() -> None:
+    changes = {change.name: change for change in compare(read(ROCMINFO), read(ROCM_SMI)).changes}
+    assert "cuBLAS" not in changes["gpus.name_and_compute_capability"].rule
+
+
 def test_an_amd_card_in_collect_env_is_one_too() -> None:
     found = read(
         "PyTorch version: 2.7.0\nGPU models and configuration: AMD Instinct MI300X (gfx942:sramecc+:xnack-)\n"
