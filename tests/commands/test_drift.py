@@ -38,6 +38,7 @@ def base(tmp_path: Path) -> Path:
     return write(
         tmp_path / "base.json",
         os__kernel="6.1",
+        engine__name="vllm",
         engine__version="0.10.2",
         tokenizer__sha256="ab" * 32,
         zoo__animals=3,
@@ -49,6 +50,7 @@ def now(tmp_path: Path) -> Path:
     return write(
         tmp_path / "now.json",
         os__kernel="6.2",
+        engine__name="vllm",
         engine__version="0.11.0",
         tokenizer__sha256="cd" * 32,
         zoo__animals=4,
@@ -66,7 +68,7 @@ def test_changes_are_shown_by_risk_with_reason_and_what_to_replay(rip: Rip, base
         "os.kernel",
     ]
     assert [line.rpartition("[")[2] for line in changes] == ["semantic]", "bitwise]", "no rule]", "none]"]
-    assert "why: another release may compute, sample or default otherwise; nobody promises" in done.out
+    assert "why: promised only for the same hardware and the same engine version (vLLM, Repr" in done.out
     assert "to know: on both sides `rip replay" in done.out
     assert "no rule, replay to know" in done.out
     assert "4 changes (semantic 1, bitwise 1, no rule 1, none 1)." in done.out
@@ -109,7 +111,7 @@ def test_ignored_changes_are_still_named(rip: Rip, base: Path, now: Path) -> Non
 def test_the_json_document_says_risk_rule_sources_and_replay(rip: Rip, base: Path, now: Path) -> None:
     done = rip("drift", base, now, "--json")
     document = json.loads(done.out)
-    assert (done.code, document["schema"], document["compared"]) == (1, "rip.drift/1", 4)
+    assert (done.code, document["schema"], document["compared"]) == (1, "rip.drift/1", 5)
     change = next(change for change in document["changes"] if change["field"] == "version")
     assert (change["before"]["value"], change["after"]["value"]) == ("0.10.2", "0.11.0")
     assert change["risk"] == "bitwise"
