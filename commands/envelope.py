@@ -14,6 +14,7 @@ from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
 from ..schemas.errors import BadInput, printable
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output_file, write_private
+from .completion import sampling_keys
 from .console import counted, print_sentence, shown_progress, stderr_console
 from .lane_options import model_option
 
@@ -84,7 +85,11 @@ def create(
     ] = None,
     sampling: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A sampling field, for example temperature=0. Repeatable."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A sampling field, for example temperature=0. Repeatable.",
+            autocompletion=sampling_keys,
+        ),
     ] = None,
     out: Annotated[
         Path | None,

@@ -282,6 +282,7 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
 
 def _collect(source: _Source, model: ModelRef | None, server: Server | None, console: Console) -> Fingerprint:
     """Collect, with progress where it can take long: the files of a model, the answers of a server."""
+    from ..experiments.progress import show_bytes
     from ..fingerprint.collect import collect
 
     if model is None and server is None:
@@ -293,16 +294,11 @@ def _collect(source: _Source, model: ModelRef | None, server: Server | None, con
             )
         if model is None:
             return collect(server=server)
-        name = model.path.name
-
-        def show(done: int, total: int) -> None:
-            progress.stage(f"reading {name}", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
-
         return collect(
             model,
             pid=source.pid,
             server=server,
-            progress=show,
+            progress=show_bytes(progress, f"reading {model.path.name}"),
             strength=source.strength,
             fast=source.fast,
         )
