@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,10 @@ class Prompt:
 
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
+    request_id: str | None = None
+    """None: made from the content."""
+    where: str = "the prompt"
+    """File and line, for errors."""
 
 
 def read_prompt(
@@ -70,8 +74,8 @@ def read_prompt(
     return Prompt(messages=parsed)
 
 
-def read_prompts(path: Path) -> list[tuple[Prompt, str | None]]:
-    """The prompts of a file, each with its request id where one is stated.
+def read_prompts(path: Path) -> Iterator[Prompt]:
+    """The prompts of a file, read line by line; empty lines are left out.
 
     Args:
         path: Text with a prompt a line, or `.jsonl` with `prompt`, `chat` or `messages`, and perhaps `id`.
@@ -79,35 +83,39 @@ def read_prompts(path: Path) -> list[tuple[Prompt, str | None]]:
     Raises:
         BadInput: It cannot be read, has none, or a line states no prompt.
     """
+    number = 0
+    is_empty = True
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # a byte order mark is none of the prompt
+            for number, line in enumerate(file, 1):
+                text = line.rstrip("\n")
+                if text.strip():
+                    is_empty = False
+                    where = f"{path}:{number}"
+                    yield _stated_prompt(text, where) if path.suffix == ".jsonl" else Prompt(text, where=where)
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read: {error.strerror}", "check the path and its permissions"
+        ) from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text, after line {number}", "save it as UTF-8") from None
+    if is_empty:
+        raise BadInput(f"{path}: no prompt in it", "give one a line")
+
+
+def _stated_prompt(line: str, where: str) -> Prompt:
+    """The prompt that a line of JSON states."""
     from ..schemas.base import parse_json_object
 
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadInput(f"{path}: cannot be read: {reason}", "check the path and its encoding") from None
-    found: list[tuple[Prompt, str | None]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        if path.suffix != ".jsonl":
-            found.append((Prompt(line), None))
-            continue
-        where = f"{path}:{number}"
-        stated = parse_json_object(line, where)
-        name = stated.get("id")
-        text, chat, messages = (stated.get(key) for key in ("prompt", "chat", "messages"))
-        if isinstance(chat, str):
-            messages = [{"role": "user", "content": chat}]
-        is_list = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
-        if isinstance(text, str) == bool(is_list) or not isinstance(name, str | None):
-            raise BadInput(
-                f"{where}: no prompt that can be read", 'give {"prompt": "…"}, "chat" or "messages"'
-            )
-        found.append((Prompt(text) if isinstance(text, str) else Prompt(messages=messages), name))
-    if not found:
-        raise BadInput(f"{path}: no prompt in it", "give one a line")
-    return found
+    stated = parse_json_object(line, where)
+    name = stated.get("id")
+    text, chat, messages = (stated.get(key) for key in ("prompt", "chat", "messages"))
+    if isinstance(chat, str):
+        messages = [{"role": "user", "content": chat}]
+    is_list = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
+    if isinstance(text, str) == bool(is_list) or not isinstance(name, str | None):
+        raise BadInput(f"{where}: no prompt that can be read", 'give {"prompt": "…"}, "chat" or "messages"')
+    return Prompt(text if isinstance(text, str) else None, messages if is_list else None, name, where)
 
 
 def read_sampling(pairs: list[str]) -> dict[str, Any]:
