@@ -20,7 +20,6 @@ app = typer.Typer(
     name="rip",
     cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich would double the time of --help (benchmarks/help_time.py)
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -12,7 +12,7 @@ from typer.main import get_group
 
 COMMANDS = {
     "investigate": (".investigate:investigate", "Two sides in, the postmortem out: all steps in one."),
-    "fingerprint": (".fingerprint:fingerprint", "Record this environment."),
+    "fingerprint": (".fingerprint:app", "Record this environment."),
     "drift": (".drift:drift", "Compare two fingerprints."),
     "envelope": (".envelope:app", "Make, import, show and check records of requests."),
     "record": (".record:record", "Record live traffic as envelopes, as a proxy."),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..schemas.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
     from rich.progress import Progress
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 SHOWN_NOTES = 8
 """Notes of a trace that are printed; its header holds all."""
+
+LINE_EVERY_S = 10.0
+"""Between two lines of progress where there is no terminal."""
+KNOWN_AFTER_S = 3.0
+"""Of a stage, before its remaining time is estimated."""
 
 
 def stderr_console() -> Console:
@@ -42,27 +48,54 @@ def stdout_console() -> Console:
 
 
 class ShownProgress:
-    """Shows the progress of an experiment: a bar that vanishes when done, and notes that stay.
+    """Shows the progress of an experiment: on a terminal a bar that vanishes when done, elsewhere a line
+    every ten seconds; and notes that stay.
 
     Args:
         console: Where to.
         bar: A running display with no task.
+        clock: Seconds from any beginning.
     """
 
-    def __init__(self, console: Console, bar: Progress) -> None:
-        self._console, self._bar = console, bar
+    def __init__(self, console: Console, bar: Progress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._bar, self._clock = console, bar, clock
         self._task = bar.add_task("", total=None, note="", visible=False)
+        self._words = ""
+        self._began = self._printed = clock()
+        self._counted: tuple[int, int | None] = (0, None)
 
     def stage(self, name: str, done: int = 0, total: int | None = None, detail: str = "") -> None:
         """What is being done, and how far it is."""
+        if total != self._counted[1] or done < self._counted[0]:  # other work, with a time of its own
+            self._began, self._counted = self._clock(), (done, total)
+        left = self._time_left(done, total)
+        note = " · ".join(filter(None, (detail, left)))
         self._bar.update(
-            self._task, description=printable(name), completed=done, total=total, note=detail, visible=True
+            self._task, description=printable(name), completed=done, total=total, note=note, visible=True
         )
         if total is None:  # rich keeps the earlier total
             self._bar.tasks[0].total = None
+        self._words = " · ".join(filter(None, (printable(name), note)))
+
+    def _time_left(self, done: int, total: int | None) -> str:
+        from ..experiments.progress import time_in_words
+
+        first = self._counted[0]
+        took = self._clock() - self._began
+        if total is None or not first < done < total or took < KNOWN_AFTER_S:
+            return ""
+        return f"about {time_in_words(took * (total - done) / (done - first))} left"
+
+    def print_if_due(self) -> None:
+        """Where there is no terminal: a line, if the last one is ten seconds old."""
+        now = self._clock()
+        if self._words and now - self._printed >= LINE_EVERY_S and not self._console.is_terminal:
+            self._printed = now
+            print_sentence(self._console, self._words)
 
     def stop(self) -> None:
         """Show no more stages; notes are still printed."""
+        self._words = ""
         self._bar.stop()
 
     def note(self, sentence: str) -> None:
@@ -72,19 +105,36 @@ class ShownProgress:
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[ShownProgress]:
-    """A progress display that vanishes when done, and is silent where stderr is no terminal."""
+    """A progress display that vanishes when done; where stderr is no terminal, a line every ten seconds."""
+    import threading
+
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    ended = threading.Event()
     with Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        yield ShownProgress(console, bar)
+        shown = ShownProgress(console, bar)
+
+        def print_lines() -> None:
+            while not ended.wait(1.0):
+                shown.print_if_due()
+
+        lines = threading.Thread(target=print_lines, name="rip progress", daemon=True)
+        if not console.is_terminal:
+            lines.start()
+        try:
+            yield shown
+        finally:
+            ended.set()
+            if not console.is_terminal:
+                lines.join()
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -146,10 +146,10 @@ def _write_requests(model: Path, path: Path, console: Console) -> None:
     from ..experiments.new_envelope import Prompt, envelope_line, new_envelopes
 
     prompts = [
-        (Prompt(messages=[{"role": "user", "content": text}]), f"demo-{index + 1}")
+        Prompt(messages=[{"role": "user", "content": text}], request_id=f"demo-{index + 1}")
         for index, text in enumerate(REQUESTS)
     ]
     sampling = {"temperature": 0, "max_tokens": MAX_TOKENS}
     with shown_progress(console) as progress:
-        envelopes, _ = new_envelopes(str(model), prompts, sampling, progress)
-    write_private(path, "".join(map(envelope_line, envelopes)))
+        envelopes = new_envelopes(str(model), prompts, sampling, progress)
+        write_private(path, "".join(map(envelope_line, envelopes)))

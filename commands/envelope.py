@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from ..schemas.choices import IMPORT_FORMATS, REDACTIONS, check_choice
 from ..schemas.errors import BadInput, printable
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output_file, write_private
+from .completion import sampling_keys
 from .console import counted, print_sentence, shown_progress, stderr_console
 from .lane_options import model_option
 
@@ -58,6 +60,22 @@ app = typer.Typer(
 )
 
 
+@dataclass
+class _Made:
+    """What was made, for the last line."""
+
+    envelopes: int = 0
+    tokens: int = 0
+    first: str = ""
+
+    def count(self, envelope: Envelope) -> Envelope:
+        """Count one and hand it on."""
+        self.first = self.first or envelope.request_id
+        self.envelopes += 1
+        self.tokens += len(envelope.prompt_token_ids or ())
+        return envelope
+
+
 @app.command("create", epilog=CREATE_EXAMPLES, short_help="Make an envelope from a prompt or messages.")
 def create(
     model: Annotated[str, model_option("The model whose tokenizer and chat template make the token ids.")],
@@ -84,7 +102,11 @@ def create(
     ] = None,
     sampling: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A sampling field, for example temperature=0. Repeatable."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A sampling field, for example temperature=0. Repeatable.",
+            autocompletion=sampling_keys,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -107,7 +129,7 @@ def create(
 ) -> None:
     """Make an envelope from a prompt or chat messages: token ids by the real tokenizer, hashes filled in."""
     from ..experiments.new_envelope import (
-        append_envelope,
+        append_envelopes,
         new_envelopes,
         read_prompt,
         read_prompts,
@@ -120,9 +142,12 @@ def create(
             raise BadInput("--from takes the prompts and ids of a file", "leave out the other ones")
         if out is None or out.suffix != SET_SUFFIX:
             raise BadInput("--from makes a request set", "add -o SET.jsonl")
+        for _ in read_prompts(prompts):  # a broken line shows before the model is read
+            pass
         stated_prompts = read_prompts(prompts)
     else:
-        stated_prompts = [(read_prompt(prompt, prompt_file, chat, messages), request_id)]
+        one = read_prompt(prompt, prompt_file, chat, messages)
+        stated_prompts = iter([replace(one, request_id=request_id)])
     stated_sampling = read_sampling(sampling or [])
     redaction = None if redact is None else check_choice("redact", redact, REDACTIONS)
     if out is not None:
@@ -133,24 +158,23 @@ def create(
             )
         check_output_file(out, force or out.suffix == SET_SUFFIX)  # a set grows
     console = stderr_console()
+    made = _Made()
+    keep_ids = redaction == "text"
     with shown_progress(console) as progress:
-        envelopes, warnings = new_envelopes(model, stated_prompts, stated_sampling, progress)
-    for warning in warnings:
-        print_sentence(console, f"warning: {warning}", style="yellow")
-    tokens = sum(len(envelope.prompt_token_ids or ()) for envelope in envelopes)
-    if redaction is not None:
-        envelopes = [envelope.redacted(keep_token_ids=redaction == "text") for envelope in envelopes]
-    first = envelopes[0]
-    if out is None:
-        print(first.to_json(), end="")
-        return
-    if out.suffix == SET_SUFFIX:
-        for envelope in envelopes:
-            append_envelope(out, envelope)
-    else:
-        write_private(out, first.to_json())
-    what = first.request_id if len(envelopes) == 1 else counted(len(envelopes), "envelope")
-    print_sentence(console, f"Wrote {out}: {what}, {tokens} prompt tokens")
+        envelopes = (
+            envelope if redaction is None else envelope.redacted(keep_ids)
+            for envelope in map(made.count, new_envelopes(model, stated_prompts, stated_sampling, progress))
+        )
+        if out is not None and out.suffix == SET_SUFFIX:
+            append_envelopes(out, envelopes)
+        else:
+            [first] = envelopes
+            if out is None:
+                print(first.to_json(), end="")
+                return
+            write_private(out, first.to_json())
+    what = made.first if made.envelopes == 1 else counted(made.envelopes, "envelope")
+    print_sentence(console, f"Wrote {out}: {what}, {made.tokens} prompt tokens")
 
 
 @app.command("import", epilog=IMPORT_EXAMPLES, short_help="Make a request set from recorded requests.")

@@ -21,16 +21,25 @@ if TYPE_CHECKING:
 
     from ..fingerprint.model.ref import ModelRef
     from ..fingerprint.remote.address import Server
-    from ..schemas.fingerprint import Fact, Fingerprint
+    from ..schemas.fingerprint import Fingerprint
 
 EXAMPLES = """\b
 Examples:
+  rip fingerprint
   rip fingerprint --model ./my-model -o base.json
   rip fingerprint --model ./my-model --against base.json
   rip fingerprint --pid 4242 -o replica-7.json
   rip fingerprint --url http://127.0.0.1:8000 --api-key-env VLLM_API_KEY
   rip fingerprint --read pasted.txt -o incident.json
+  rip fingerprint show base.json
 """
+SHOW_EXAMPLES = """\b
+Examples:
+  rip fingerprint show base.json
+  rip fingerprint show base.json --json | jq .sections.gpus
+"""
+
+app = typer.Typer(name="fingerprint", rich_markup_mode=None)
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,9 @@ class _Document:
         return read.to_json()
 
 
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
 def fingerprint(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option(metavar="DIR|HF-ID|FILE.gguf", help="Also read this model; its files are hashed."),
@@ -210,6 +221,8 @@ def fingerprint(
     Exit code 0: read, and with --against nothing changed that counts. 1: something changed. 3: the two
     have no field in common.
     """
+    if context.invoked_subcommand is not None:
+        return
     from ..fingerprint.load import input_name, read_fingerprint
     from ..schemas.files import write_private
 
@@ -250,6 +263,23 @@ def fingerprint(
         raise typer.Exit(report_drift(base, read, (input_name(against), source.name), drift_options, console))
     if output is None and _is_for_people(document, as_json):
         _print_summary(stdout_console(), read)
+        stdout_console().print("the whole document: --json, or -o FILE", style="dim")
+
+
+@app.command("show", epilog=SHOW_EXAMPLES, short_help="Print what a kept fingerprint says, in short.")
+def show(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A recorded fingerprint or pasted text. -: standard input."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Print the summary of a recorded fingerprint: versions, devices, and what could not be read."""
+    read, _ = _read(_Source(None, None, None, None, file, "verified", False), stderr_console())
+    if as_json:
+        sys.stdout.write(read.to_json())
+    else:
+        _print_summary(stdout_console(), read)
 
 
 def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]:
@@ -284,6 +314,7 @@ def _read(source: _Source, console: Console) -> tuple[Fingerprint, bytes | None]
 
 def _collect(source: _Source, model: ModelRef | None, server: Server | None, console: Console) -> Fingerprint:
     """Collect, with progress where it can take long: the files of a model, the answers of a server."""
+    from ..experiments.progress import show_bytes
     from ..fingerprint.collect import collect
 
     if model is None and server is None:
@@ -295,16 +326,11 @@ def _collect(source: _Source, model: ModelRef | None, server: Server | None, con
             )
         if model is None:
             return collect(server=server)
-        name = model.path.name
-
-        def show(done: int, total: int) -> None:
-            progress.stage(f"reading {name}", done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
-
         return collect(
             model,
             pid=source.pid,
             server=server,
-            progress=show,
+            progress=show_bytes(progress, f"reading {model.path.name}"),
             strength=source.strength,
             fast=source.fast,
         )
@@ -316,49 +342,13 @@ def _is_for_people(document: _Document, as_json: bool) -> bool:
 
 
 def _print_summary(console: Console, read: Fingerprint) -> None:
-    """What it is of, versions, devices, and what could not be read and matters: about fifteen lines."""
+    """About fifteen lines."""
     from rich.table import Table
     from rich.text import Text
 
-    from ..fingerprint.present.drift_sentences import visible
-    from ..schemas.fingerprint import is_absent_text
+    from ..fingerprint.present.summary import summary_rows
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    known = [
-        (key, value)
-        for key, value in _summary_rows(read).items()
-        if value is not None and value.value is not None
-    ]
-    for key, value in known:
-        table.add_row(key, Text(visible(str(value.value))[:_SHOWN], overflow="fold"))
-    unread = [key for key, value in read.flat().items() if is_absent_text(value)]
-    if unread:
-        table.add_row("not read", Text(", ".join(unread), style="dim", overflow="fold"))
-    table.add_row("root digest", read.root_digest)
+    for label, value in summary_rows(read):
+        table.add_row(label, Text(value, overflow="fold"))
     console.print(table)
-    console.print(Text("the whole document: --json, or -o FILE", style="dim"))
-
-
-_SHOWN = 200
-"""Characters of one value."""
-_SUMMARY = {
-    "of": "process.observed",
-    "engine": "engine.name",
-    "version": "engine.version",
-    "model": "model.sha256",
-    "architecture": "model.architecture",
-    "quantization": "model.quantization_method",
-    "template": "template.sha256",
-    "torch": "frameworks.torch",
-    "CUDA": "libraries.cuda",
-    "GPUs": "gpus.name_and_compute_capability",
-    "driver": "driver.version",
-    "CPU": "cpu.model",
-    "system": "os.distribution",
-    "attention": "engine.attention_backend",
-}
-"""Label \u2192 section and field."""
-
-
-def _summary_rows(read: Fingerprint) -> dict[str, Fact | None]:
-    return {label: read.get(*place.split(".", 1)) for label, place in _SUMMARY.items()}

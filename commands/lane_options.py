@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .completion import engine_names, setting_keys
+
 
 def model_option(help: str) -> Any:
     """The option `--model` of a command that reads the files of a model."""
@@ -23,6 +25,7 @@ EngineName = Annotated[
         metavar="NAME",
         help="hf (transformers in this process), vllm, llama.cpp, … (docs/engines.md), or module:Class of "
         "your own. [default: what the server at --url reports, else hf]",
+        autocompletion=engine_names,
     ),
 ]
 Url = Annotated[str | None, typer.Option(metavar="URL", help="Run on this server, which must be running.")]
@@ -60,5 +63,10 @@ AllowDrift = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the engine. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the engine. Repeatable.",
+        autocompletion=setting_keys,
+    ),
 ]

@@ -15,6 +15,7 @@ import typer
 
 from ..schemas.errors import BadInput, OutputFailed
 from ..schemas.files import check_output, replace_file, report_disk_errors
+from .completion import question_names
 
 if TYPE_CHECKING:
     from ..diverge.views.open_views import Views
@@ -27,6 +28,8 @@ EXAMPLES = """\b
 Examples:
   rip query result "SELECT layer, max(rel_drift) FROM sites GROUP BY layer ORDER BY layer"
   rip query trace.parquet "SELECT * FROM tokens ORDER BY margin LIMIT 10" -o close-calls.csv
+  rip query --ask
+  rip query result --ask first-divergence
   rip query result -- "-- the last steps
   SELECT max(step) FROM tokens"
   rip query result
@@ -35,11 +38,21 @@ Examples:
 
 def query(
     path: Annotated[
-        Path, typer.Argument(metavar="DIR|TRACE", help="A result folder, a trace, or a .parts folder.")
-    ],
-    sql: Annotated[
-        str | None, typer.Argument(metavar="SQL", help="One read-only statement. [default: list the views]")
+        Path | None,
+        typer.Argument(metavar="DIR|TRACE", help="A result folder, a trace, or a .parts folder."),
     ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SQL|NAME",
+            help="One read-only statement; with --ask the name of a question. [default: list the views]",
+            autocompletion=question_names,
+        ),
+    ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option("--ask", help="Put a named question in place of SQL; without a name: list them."),
+    ] = False,
     form: Annotated[
         Format | None,
         typer.Option(
@@ -55,7 +68,8 @@ def query(
     ] = False,
 ) -> None:
     """Run SQL over a result folder or a trace. Views: tokens, sites, site_totals, topk, changes and more;
-    over a trace also results and header. Without SQL, list all views with their columns.
+    over a trace also results and header. Without SQL, list all views with their columns. Common questions
+    have names: rip query --ask lists them.
 
     A statement reads the files behind the views and no others, and it writes nothing. It also sees
     DuckDB's own functions and settings, and the tables in memory that the views are made of.
@@ -65,7 +79,15 @@ def query(
     from ..diverge.present.findings.sentences import sentence
     from ..diverge.views.open_views import open_views
     from ..diverge.views.query import run
+    from ..diverge.views.questions import statement_for
 
+    if ask and (sql is None or str(path) in question_names("")):  # --ask NAME, in front of the file too
+        path, sql = (Path(sql) if sql else None), (str(path) if path else None)
+    if ask and (path is None or sql is None):
+        _list_questions(sql)
+        return
+    if path is None:
+        raise BadInput("no file is named", "name a result folder or a trace: rip query result")
     chosen = form or _format_of(output)
     if chosen == "parquet" and output is None:
         raise BadInput("Parquet is written to a file only", "name one with -o FILE.parquet")
@@ -79,6 +101,8 @@ def query(
         if sql is None:
             _list_views(path, views)
             return
+        if ask:
+            sql = statement_for(sql, views)
         _write(run(views, sql), chosen, output)
         for view, command in views.unfilled.items():
             if re.search(rf"\b{view}\b", sql, re.IGNORECASE):
@@ -179,6 +203,24 @@ def _rich_table(names: list[str], right: list[bool], cells: list[list[str | None
     for row in cells:
         table.add_row(*(Text(_NULL, style="dim italic") if cell is None else Text(cell) for cell in row))
     Console(highlight=False).print(table)
+
+
+def _list_questions(name: str | None) -> None:
+    """All questions; of one that is named, also its SQL."""
+    from ..diverge.views.questions import QUESTIONS, find_question
+
+    if name is None:
+        for over in ("result", "trace"):
+            print(f"About a {over}:")
+            for key, question in QUESTIONS.items():
+                if over in question.by_input:
+                    print(f"  {key:<16}  {question.answers}")
+        print("rip query DIR|TRACE --ask NAME answers one; rip query --ask NAME shows its SQL.")
+        return
+    one = find_question(name)
+    print(one.answers)
+    for over, sql in one.by_input.items():
+        print(f"\nOver a {over}:\n{sql}")
 
 
 def _list_views(path: Path, views: Views) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from ..schemas.choices import CAPTURE_LEVELS, MODES, check_choice
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
+from .completion import sampling_keys
 from .console import counted, print_notes, print_sentence, shown_progress, stderr_console
 from .lane_options import AllowDrift, ApiKeyEnv, EngineName, LaneName, Model, Python, Settings, Tap, Url
 
@@ -94,6 +95,7 @@ def replay(
             metavar="KEY=VALUE",
             help="A sampling field that applies in place of every envelope's, for example temperature=0. "
             "Repeatable.",
+            autocompletion=sampling_keys,
         ),
     ] = None,
     repeat: Annotated[int, typer.Option(metavar="N", min=1, help="Runs of every request.")] = 1,

@@ -27,7 +27,7 @@ from .batch_check.sentences import verdict_sentence
 from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
 from .lanes.resolve_lane import ResolvedLane
-from .progress import Progress
+from .progress import Progress, show_bytes
 
 ALONE, BATCHED = "alone.parquet", "batched.parquet"
 REQUESTS, RESULT, SERVER_LOG = "set.jsonl", "check.json", "server.log"
@@ -144,7 +144,7 @@ def _check_folder(out: Path, force: bool) -> None:
 
 def _run(plan: CheckPlan, lane: ResolvedLane, out: Path, force: bool, progress: Progress) -> Check:
     """Open the engine, run the check, write requests and result."""
-    lane.identify(lambda done, total: progress.stage("hashing the model", done, total))
+    lane.identify(show_bytes(progress, "hashing the model"))
     progress.stage("loading the model")
     out.mkdir(exist_ok=True)
     opening = lane.opening(None, runtime=Runtime(), mode=plan.mode, log=out / SERVER_LOG, say=progress.stage)

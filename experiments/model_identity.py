@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .progress import show_bytes
+
 if TYPE_CHECKING:
     from ..schemas.fingerprint import Fingerprint
     from .progress import Progress
@@ -25,9 +27,7 @@ def identity_of(model: str, progress: Progress) -> Fingerprint:
     from ..fingerprint.collect import collect
     from ..fingerprint.model.ref import resolve
 
-    return collect(
-        resolve(model), progress=lambda done, total: progress.stage("hashing the model", done, total)
-    )
+    return collect(resolve(model), progress=show_bytes(progress, "hashing the model"))
 
 
 def identity_fields(fingerprint: Fingerprint) -> dict[str, str]:

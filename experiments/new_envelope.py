@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import BadInput, stated_option
-from ..schemas.files import append_private
+from ..schemas.files import append_private, report_disk_errors
 from .model_identity import identity_fields, identity_of, runtime_fields
 from .progress import Progress
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5
 """Requests that a warning names."""
+_SHOWN_EVERY = 100
+"""Prompts between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Prompt:
 
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
+    request_id: str | None = None
+    """None: made from the content."""
+    where: str = "the prompt"
+    """File and line, for errors."""
 
 
 def read_prompt(
@@ -70,8 +78,8 @@ def read_prompt(
     return Prompt(messages=parsed)
 
 
-def read_prompts(path: Path) -> list[tuple[Prompt, str | None]]:
-    """The prompts of a file, each with its request id where one is stated.
+def read_prompts(path: Path) -> Iterator[Prompt]:
+    """The prompts of a file, read line by line; empty lines are left out.
 
     Args:
         path: Text with a prompt a line, or `.jsonl` with `prompt`, `chat` or `messages`, and perhaps `id`.
@@ -79,35 +87,41 @@ def read_prompts(path: Path) -> list[tuple[Prompt, str | None]]:
     Raises:
         BadInput: It cannot be read, has none, or a line states no prompt.
     """
+    number = 0
+    is_empty = True
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # a byte order mark is none of the prompt
+            for number, line in enumerate(file, 1):
+                text = line.rstrip("\n")
+                if text.strip():
+                    is_empty = False
+                    where = f"{path}:{number}"
+                    yield (
+                        _stated_prompt(text, where) if path.suffix == ".jsonl" else Prompt(text, where=where)
+                    )
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read: {error.strerror}", "check the path and its permissions"
+        ) from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text, after line {number}", "save it as UTF-8") from None
+    if is_empty:
+        raise BadInput(f"{path}: no prompt in it", "give one a line")
+
+
+def _stated_prompt(line: str, where: str) -> Prompt:
+    """The prompt that a line of JSON states."""
     from ..schemas.base import parse_json_object
 
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadInput(f"{path}: cannot be read: {reason}", "check the path and its encoding") from None
-    found: list[tuple[Prompt, str | None]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        if path.suffix != ".jsonl":
-            found.append((Prompt(line), None))
-            continue
-        where = f"{path}:{number}"
-        stated = parse_json_object(line, where)
-        name = stated.get("id")
-        text, chat, messages = (stated.get(key) for key in ("prompt", "chat", "messages"))
-        if isinstance(chat, str):
-            messages = [{"role": "user", "content": chat}]
-        is_list = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
-        if isinstance(text, str) == bool(is_list) or not isinstance(name, str | None):
-            raise BadInput(
-                f"{where}: no prompt that can be read", 'give {"prompt": "…"}, "chat" or "messages"'
-            )
-        found.append((Prompt(text) if isinstance(text, str) else Prompt(messages=messages), name))
-    if not found:
-        raise BadInput(f"{path}: no prompt in it", "give one a line")
-    return found
+    stated = parse_json_object(line, where)
+    name = stated.get("id")
+    text, chat, messages = (stated.get(key) for key in ("prompt", "chat", "messages"))
+    if isinstance(chat, str):
+        messages = [{"role": "user", "content": chat}]
+    is_list = isinstance(messages, list) and messages and all(isinstance(one, dict) for one in messages)
+    if isinstance(text, str) == bool(is_list) or not isinstance(name, str | None):
+        raise BadInput(f"{where}: no prompt that can be read", 'give {"prompt": "…"}, "chat" or "messages"')
+    return Prompt(text if isinstance(text, str) else None, messages if is_list else None, name, where)
 
 
 def read_sampling(pairs: list[str]) -> dict[str, Any]:
@@ -164,17 +178,15 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def new_envelopes(
-    model: str,
-    prompts: Sequence[tuple[Prompt, str | None]],
-    sampling: dict[str, Any],
-    progress: Progress,
-) -> tuple[list[Envelope], list[str]]:
-    """Envelopes of prompts, tokenized with a model's own tokenizer, its hashes filled in; and warnings.
+    model: str, prompts: Iterable[Prompt], sampling: dict[str, Any], progress: Progress
+) -> Iterator[Envelope]:
+    """Envelopes of prompts, tokenized with a model's own tokenizer, its hashes filled in.
 
     Args:
         model: Folder, GGUF file or hub id.
-        prompts: Each with its request id; None: made from the content.
+        prompts: Read one by one. One that repeats an earlier one gets a number after its request id.
         sampling: Fields of all of them.
+        progress: Notes what a user should know of the prompts, at the end.
 
     Raises:
         BadInput: No such model or tokenizer, or a prompt without tokens.
@@ -185,25 +197,31 @@ def new_envelopes(
 
     fingerprint = identity_of(model, progress)
     tokenizer = load_local_tokenizer(resolve(model).path, str(fingerprint.flat()["model_sha256"]))
-    envelopes: list[Envelope] = []
-    warnings: list[str] = []
-    if any(prompt.messages is not None for prompt, _ in prompts) and (clock := clock_warning(fingerprint)):
-        warnings.append(clock)
+    made: Counter[str] = Counter()
     doubled: list[str] = []
-    for prompt, request_id in prompts:
+    has_messages = False
+    for number, prompt in enumerate(prompts):
+        if number % _SHOWN_EVERY == 0:
+            progress.stage("tokenizing", detail=f"{number:,} prompts")
         ids = tokenize(tokenizer, prompt.text, prompt.messages, None)
         if not ids:
-            raise BadInput("the prompt has no tokens", "give a text that is not empty")
-        envelopes.append(_identified(fingerprint, request_id, ids, prompt, sampling))
-        if _begins_twice(tokenizer, ids):
-            doubled.append(envelopes[-1].request_id)
+            raise BadInput(f"{prompt.where} has no tokens", "give a text that is not empty")
+        envelope = _identified(fingerprint, prompt.request_id, ids, prompt, sampling)
+        made[envelope.request_id] += 1
+        if prompt.request_id is None and (again := made[envelope.request_id]) > 1:
+            envelope = envelope.model_copy(update={"request_id": f"{envelope.request_id}-{again}"})
+        has_messages = has_messages or prompt.messages is not None
+        if len(doubled) <= _MOST_NAMED and _begins_twice(tokenizer, ids):
+            doubled.append(envelope.request_id)
+        yield envelope
+    if has_messages and (clock := clock_warning(fingerprint)):
+        progress.note(f"warning: {clock}")
     if doubled:
         named = ", ".join(doubled[:_MOST_NAMED]) + ("…" if len(doubled) > _MOST_NAMED else "")
-        warnings.append(
-            f"{named}: the prompt begins with {getattr(tokenizer, 'bos_token', 'BOS')} twice: the text "
-            "holds it, and the tokenizer adds it; take it out of the text, or give --chat or --messages"
+        progress.note(
+            f"warning: {named}: the prompt begins with {getattr(tokenizer, 'bos_token', 'BOS')} twice: the "
+            "text holds it, and the tokenizer adds it; take it out of the text, or give --chat or --messages"
         )
-    return envelopes, warnings
 
 
 def _begins_twice(tokenizer: Any, ids: list[int]) -> bool:
@@ -235,20 +253,26 @@ def _identified(
     )
 
 
-def append_envelope(path: Path, envelope: Envelope) -> None:
-    """Add an envelope to a request set, which is created where it does not exist.
+def append_envelopes(path: Path, envelopes: Iterable[Envelope]) -> None:
+    """Add envelopes to a request set, which is created where it does not exist: all of them, or none.
 
     Raises:
-        BadInput: The set holds a request of that id.
+        BadInput: Two requests have one id, in the set or among the new ones.
         OutputFailed: It cannot be written.
     """
     from ..schemas.envelope import iter_request_set
 
-    if path.exists() and any(other.request_id == envelope.request_id for other in iter_request_set(path)):
-        raise BadInput(
-            f"{path} holds a request {envelope.request_id!r} already", "choose another one with --id"
-        )
-    append_private(path, envelope_line(envelope).encode())
+    known = {other.request_id for other in iter_request_set(path)} if path.exists() else set()
+    with report_disk_errors(path), TemporaryFile(dir=path.parent) as lines:
+        for envelope in envelopes:
+            if envelope.request_id in known:
+                raise BadInput(
+                    f"{path} holds a request {envelope.request_id!r} already", "choose another one with --id"
+                )
+            known.add(envelope.request_id)
+            lines.write(envelope_line(envelope).encode())
+        lines.seek(0)
+        append_private(path, iter(lambda: lines.read(1 << 20), b""))
 
 
 def envelope_line(envelope: Envelope) -> str:

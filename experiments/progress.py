@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -20,3 +21,21 @@ class Progress(Protocol):
 
     def note(self, sentence: str) -> None:
         """Called with a sentence that stays on the screen."""
+
+
+def show_bytes(progress: Progress, name: str) -> Callable[[int, int], None]:
+    """A listener for (bytes done, bytes in all), which shows them as a stage."""
+
+    def show(done: int, total: int) -> None:
+        progress.stage(name, done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    return show
+
+
+def time_in_words(seconds: float) -> str:
+    """`20 s`, `3 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{max(5, round(seconds / 5) * 5)} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

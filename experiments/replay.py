@@ -16,7 +16,7 @@ from ..schemas.files import check_output_file
 from .lanes.process import enter_lane_process
 from .lanes.request import LaneRequest, read_lane
 from .lanes.resolve_lane import IN_PROCESS, ResolvedLane
-from .progress import Progress
+from .progress import Progress, show_bytes
 from .replay_plan.options import (
     kept_positions,
     read_neighbours,
@@ -182,7 +182,7 @@ def _open(plan: _Plan, progress: Progress) -> tuple[Engine, float]:
     from ..replay.request.identity import check_identity
 
     request, lane = plan.request, plan.lane
-    identity = lane.identify(lambda done, total: progress.stage("hashing the model", done, total))
+    identity = lane.identify(show_bytes(progress, "hashing the model"))
     for envelope in plan.envelopes:
         check_identity(envelope, identity, request.allow_drift)
     once = " (a GGUF file is converted once)" if lane.is_gguf and lane.engine == IN_PROCESS else ""

@@ -6,8 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -90,11 +91,11 @@ def write_private(path: Path, content: str | bytes) -> None:
         unfinished.write_bytes(data)
 
 
-def append_private(path: Path, line: bytes) -> None:
-    """Add a line to a file that may hold prompts, created with mode 0600: the whole line, or nothing.
+def append_private(path: Path, chunks: Iterable[bytes]) -> None:
+    """Add lines to a file that may hold prompts, created with mode 0600: all of them, or nothing.
 
     Args:
-        line: With its end. A last line of the file that lacks its end gets it first.
+        chunks: Lines with their ends, cut anywhere. A last line of the file that lacks its end gets it first.
 
     Raises:
         OutputFailed: The file cannot be written (disk full, permissions).
@@ -105,10 +106,11 @@ def append_private(path: Path, line: bytes) -> None:
     ):
         end = file.seek(0, os.SEEK_END)
         if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
-            line = b"\n" + line
+            chunks = chain([b"\n"], chunks)
         try:
-            if file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            for chunk in chunks:
+                if file.write(chunk) != len(chunk):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             file.truncate(end)
             if not end:

@@ -13,7 +13,7 @@ from ...schemas.errors import OutputFailed
 from ...schemas.findings.experiments import Run, RunFailed
 from ...schemas.jsontext import sha256_of
 from ..lanes.isolated import run_isolated
-from ..progress import Progress
+from ..progress import Progress, time_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +131,4 @@ def in_words(seconds: float | None) -> str:
     """`20 s`, `3 min`, `2.5 h`."""
     if seconds is None:
         return "as long as B's run"
-    seconds += START_S
-    if seconds < 90:
-        return f"{max(5, round(seconds / 5) * 5)} s"
-    if seconds < 5400:
-        return f"{round(seconds / 60)} min"
-    return f"{seconds / 3600:.1f} h"
+    return time_in_words(seconds + START_S)

@@ -50,6 +50,11 @@ class ResolvedLane:
                 "no model is named", "name one with --model, or a server that serves one with --url"
             )
         self._key = read_server_key(request.url, request.api_key_env)
+        # A server may call its model by any name; files of that name need not be here.
+        served_name = (
+            request.url is not None and request.model is not None and not Path(request.model).exists()
+        )
+        self._reference = resolve(request.model) if request.model is not None and not served_name else None
         self.engine = request.engine or (self._engine_of_server() if request.url else IN_PROCESS)
         self._type = engine_class(self.engine)
         self._in_process = runs_in_process(self.engine, request.url)
@@ -58,11 +63,6 @@ class ResolvedLane:
         if self._in_process:  # they hold for this whole process: see process.py
             self._variables, settings = split_variables(settings)
         self._settings = self._type.parse_settings(settings, request.url is None)
-        # A server may call its model by any name; files of that name need not be here.
-        served_name = (
-            request.url is not None and request.model is not None and not Path(request.model).exists()
-        )
-        self._reference = resolve(request.model) if request.model is not None and not served_name else None
         self._identity: Fingerprint | None = None
 
     def lane(self) -> Lane:

@@ -191,10 +191,10 @@ def _change(found: SearchChange) -> str:
         "requests": "the requests have changed",
         "varied now": f"{found.name} is varied now",
         "no longer varied": f"{found.name} is no longer varied",
-        "value": f"the {found.side} value of {found.name} was {before}, is {now}",
+        "value": f"{found.name} in the {found.side} lane: {before} → {now}",
         "fixed setting": "a setting that is not varied has changed",
         "options": "--capture or --allow-drift has changed",
-        "version": f"rip {before} made it, this is {now}",
+        "version": f"version of rip: {before} → {now}",
     }[found.kind]
 
 

@@ -8,7 +8,7 @@ from ...schemas.errors import BadInput
 from .base import EngineKind
 
 ENGINES: dict[str, str] = {
-    "hf": "rip.replay.engines.hf.engine:HfEngine",
+    "hf": "rip.replay.engines.hf.kind:ENGINE",
     "vllm": "rip.replay.engines.http.vllm:VllmEngine",
     "llama.cpp": "rip.replay.engines.http.llama_cpp:LlamaCppEngine",
     "sglang": "rip.replay.engines.http.sglang:SglangEngine",

@@ -9,12 +9,14 @@ import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.command_line import Done
+from rip.experiments.new_envelope import read_prompts
 from rip.schemas.envelope import Envelope, load_envelope, load_requests
 
 PUBLISHED = Path(__file__).parent.parent / "golden" / "envelope-published.json"
@@ -153,6 +155,37 @@ def test_many_prompts_of_a_file_become_a_set(rip: Rip, tmp_path: Path) -> None:
     refused(rip.create("--from", "p.jsonl"), "--from makes a request set", "-o SET.jsonl")
     (tmp_path / "p.jsonl").write_text('{"id": "a"}\n')
     refused(rip.create("--from", "p.jsonl", "-o", "more.jsonl"), "p.jsonl:1: no prompt that can be read")
+
+
+def test_a_text_of_prompts_may_come_from_any_editor(rip: Rip, tmp_path: Path) -> None:
+    text = "\ufeffw9\r\n\r\nw9 w10\u2028w11\r\n   \r\nw9\r\n"
+    (tmp_path / "p.txt").write_bytes(text.encode())
+    assert rip.create("--from", "p.txt", "-o", "many.jsonl").code == 0
+    lines = [json.loads(line) for line in (tmp_path / "many.jsonl").read_bytes().decode().split("\n")[:-1]]
+    assert [line["prompt_text"] for line in lines] == ["w9", "w9 w10\u2028w11", "w9"]
+    first, _, again = (line["request_id"] for line in lines)
+    assert again == f"{first}-2"
+
+
+def test_a_broken_line_is_named_and_nothing_is_written(rip: Rip, tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text("")
+    (tmp_path / "p.jsonl").write_bytes(b'{"id": "a", "prompt": "w9"}\r\n\r\n{"id": "b", "prompt": \r\n')
+    refused(rip.create("--from", "p.jsonl", "-o", "set.jsonl"), "p.jsonl:3", "")
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "w9"}\n{"id": "b", "prompt": ""}\n')
+    refused(rip.create("--from", "p.jsonl", "-o", "set.jsonl"), "p.jsonl:2 has no tokens", "not empty")
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "w9"}\n{"id": "a", "prompt": "w10"}\n')
+    refused(rip.create("--from", "p.jsonl", "-o", "set.jsonl"), "holds a request 'a' already", "--id")
+    assert (tmp_path / "set.jsonl").read_text() == ""
+
+
+def test_many_prompts_take_no_memory_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text(("w9 " * 400 + "\n") * 4_000)  # 5 MB
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_prompts(tmp_path / "p.txt")) == 4_000
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_redaction_keeps_no_text_and_token_ids_as_asked(rip: Rip) -> None:

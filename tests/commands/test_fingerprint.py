@@ -92,6 +92,19 @@ def test_against_says_nothing_changed_or_what_did(
     assert any(line.startswith("determinism.OMP_NUM_THREADS") and "bitwise" in line for line in lines)
 
 
+def test_show_says_in_short_what_a_kept_fingerprint_holds(rip: Rip, tmp_path: Path) -> None:
+    base = tmp_path / "base.json"
+    rip("fingerprint", "-o", base)
+    done = rip("fingerprint", "show", base)
+    assert done.code == 0, done.err
+    assert 5 < len(done.out.splitlines()) <= 18
+    kept = Fingerprint.from_json(base.read_bytes(), "base.json")
+    assert kept.root_digest in done.out
+    assert "not read" in done.out
+    assert rip("fingerprint", "show", base, "--json").out == base.read_text()
+    assert rip("fingerprint", "show", tmp_path / "none.json").code == 2
+
+
 def test_drift_compares_two_files(rip: Rip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, now = tmp_path / "base.json", tmp_path / "now.json"
     rip("fingerprint", "-o", base)

@@ -273,9 +273,7 @@ def test_a_corrected_bad_lane_goes_on_with_the_good_lane_s_run(rip: CommandLine)
     assert Path("out/good.parquet").stat().st_mtime_ns == kept
     assert "c=bad alone turns the divergence on" in done.err
     again = rip(*line, "--vary", "a=good:best", "--vary", "c=good:bad")
-    refused(
-        again, "out holds a different search with 6 runs: the bad value of a was better, is best", "--force"
-    )
+    refused(again, "out holds a different search with 6 runs: a in the bad lane: better → best", "--force")
 
 
 def test_a_search_without_a_run_that_succeeded_is_started_anew(rip: CommandLine) -> None:

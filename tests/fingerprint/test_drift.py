@@ -281,6 +281,22 @@ def test_a_check_fails_on_this_level_and_weaker_promises_and_on_the_unknown(
     assert {change.field for change in failing(changes_of_every_risk(), level)} == counted
 
 
+def test_a_cache_that_others_fill_breaks_no_check_where_it_puts_nothing_at_risk() -> None:
+    def sides(engine: str) -> list[Fingerprint]:
+        return [
+            document(
+                engine={"name": fact(engine, "s")},
+                gpus={"count": fact(0, "s")},
+                kernels={"inductor_cache": fact({"files": files}, "s")},
+            )
+            for files in (1, 2)
+        ]
+
+    idle, used = drift(*sides("hf")), drift(*sides("vllm"))
+    assert [change.name for change in (*idle, *used)] == ["kernels.inductor_cache"] * 2
+    assert (failing(idle), failing(used)) == ([], used)
+
+
 def test_ignored_changes_are_listed_apart() -> None:
     base = document(cpu={"model": fact("a", "s"), "blas": fact("a", "s")}, os={"kernel": fact("6.1", "s")})
     now = document(cpu={"model": fact("b", "s"), "blas": fact("b", "s")}, os={"kernel": fact("6.2", "s")})

@@ -5,7 +5,7 @@ itself is in decode_loop.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,16 @@ from ....schemas.trace import Mode
 from ...capture.taps import Taps
 from ...request.batches import Batch, PlannedSequence
 from ...request.contract import PROGRAMS
-from ...request.resolve_request import UNKNOWN_LENGTH, Capabilities
+from ...request.resolve_request import UNKNOWN_LENGTH
 from ...row_summaries.row_hash_and_sketch import ROW_HASH_NAME, SKETCH_NAME
 from ...row_summaries.rows import Rows
 from ..base import Engine, Finished, Opening, no_such_site, refuse_server
 from ..model_files import load_tokenizer, loadable_folder, read_config
 from .decode_loop import BatchRun
-from .model import check_attention, load_model, model_errors
+from .kind import CAPABILITIES
+from .model import load_model, model_errors
 from .sampling import Sampler, StopRule, UniformDraws
-from .settings import parse_settings, resolve_settings
+from .settings import resolve_settings
 
 
 class HfEngine(Engine):
@@ -38,9 +39,7 @@ class HfEngine(Engine):
         EngineFailed, BadInput: The model cannot be loaded or a setting does not fit.
     """
 
-    capabilities = Capabilities(
-        modes=("free", "golden-decode", "golden-prefill"), sites=True, logits_hash=True, seed=True
-    )
+    capabilities = CAPABILITIES
     unsupported_sampling = PROGRAMS
     channel = "eager"
     row_hash, sketch = ROW_HASH_NAME, SKETCH_NAME
@@ -59,17 +58,6 @@ class HfEngine(Engine):
         except BaseException:
             self.close()
             raise
-
-    @staticmethod
-    def parse_settings(pairs: Sequence[str], starts: bool) -> dict[str, Any]:
-        """Read `key=value` texts (see `settings.parse_settings`)."""
-        return parse_settings(pairs)
-
-    @staticmethod
-    def check_start(model: Path | str | None, python: str | None, settings: Mapping[str, Any]) -> None:
-        """Refuse an attention implementation that the model lacks (see `base.EngineKind.check_start`)."""
-        if "attention" in settings and isinstance(model, Path):
-            check_attention(model, settings["attention"])
 
     def _open(self, folder: Path, sites: re.Pattern[str] | None) -> None:
         """Load the model under the resolved settings and find its sites."""
