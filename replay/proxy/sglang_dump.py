@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...schemas.errors import BadInput
-from ..wire import SGLANG_NAMES, split_sampling
+from ..wire import SGLANG_GRAMMARS, SGLANG_NAMES, split_sampling
 from .exchange import (
     Answer,
     Choice,
@@ -128,6 +128,9 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
             "log with --log-requests-level 3; requests with several prompts are not supported",
         )
     sampling, rest = split_sampling(object_in(request, "sampling_params"), SGLANG_NAMES, is_secret)
+    grammars = {kind: rest.pop(name) for kind, name in SGLANG_GRAMMARS.items() if name in rest}
+    if grammars:
+        sampling["structured_outputs"] = grammars
     _, others = split_sampling(
         {
             name: value
