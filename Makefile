@@ -46,7 +46,7 @@ fault-table: $(READY)  ## The same, and its table into docs/measurements.md
 	PYTHONPATH=tests $(BIN)/python -m faults.run --workers $(WORKERS) --write
 
 # One by one, also under `make -j`: each unpacks gigabytes.
-engines:  ## Make the environments of vLLM and SGLang (7 GB)
+engines:  ## Make the environments of vLLM and SGLang (6.5 GB)
 	@$(MAKE) --no-print-directory engine-vllm
 	@$(MAKE) --no-print-directory engine-sglang
 
@@ -67,11 +67,11 @@ $(VLLM)/.ready: pyproject.toml
 	@touch $@
 	@echo "vLLM is ready"
 
-engine-sglang: $(SGLANG)/.ready  ## Make the environment of SGLang (on the CPU, SGLANG_GB GB)
+engine-sglang: $(SGLANG)/.ready  ## Make the environment of SGLang (on the CPU, 2.8 GB)
 
 # The list is complete, so nothing is resolved and no package can bring a torch or CUDA libraries of its own.
 $(SGLANG)/.ready: $(SGLANG_LIST)
-	@echo "SGLang's environment in $(SGLANG): SGLANG_GB GB on disk, 5 to 15 minutes the first time, in two steps."
+	@echo "SGLang's environment in $(SGLANG): 2.8 GB on disk, 5 to 15 minutes the first time, in two steps."
 	@echo "1 of 2: a virtual environment"
 	@test -x $(SGLANG)/bin/python || "$(PYTHON)" -m venv $(SGLANG)
 	@echo "2 of 2: SGLang and what it imports; pip names each, then unpacks them without a word for minutes"
