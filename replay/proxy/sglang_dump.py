@@ -1,7 +1,7 @@
 """What SGLang writes of requests: dump files (pickle, never unpickled) and its JSON request log.
 
 A dump is a list of (request, output, created, finished), or a table with that list under `requests` and the
-server's arguments beside it. Written after SGLang's source; not yet read from a running SGLang.
+server's arguments beside it. The log was read from a running SGLang 0.5.23, dumps only after its source.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from .exchange import (
 from .plain_pickle import Named, UncalledObject, read_pickle
 
 REQUEST_CLASS = "GenerateReqInput"
+HEALTH_CHECK = "HEALTH_CHECK"
+"""How the name of a request begins with which the server itself answers `GET /health`."""
 _MOST_DEPTH = 60
 _NODES_A_BYTE, _NODES_ANYWAY = 64, 100_000
 """Values that a file may hold, by its size. Shared parts count as often as they occur: a small hostile file
@@ -101,8 +103,9 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
 
 
 def from_log_line(line: Json, where: str) -> Exchange | None:
-    """One line of the JSON request log; None for events that add nothing to `request.finished`."""
-    if line.get("event") != "request.finished":
+    """One line of the JSON request log; None for the server's own requests, and for events that add nothing to
+    `request.finished`."""
+    if line.get("event") != "request.finished" or str(line.get("rid", "")).startswith(HEALTH_CHECK):
         return None
     request, output = line.get("obj"), line.get("out")
     if not isinstance(request, dict):

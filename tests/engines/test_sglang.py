@@ -137,9 +137,7 @@ def test_a_plain_script_gets_the_tokens_and_numbers_that_the_trace_holds(
     with sglang.http() as http:
         answer = http.post("/generate", json={**body, "extra_key": "a script's own"}).json()
     assert answer["output_ids"] == generated(traces / "alone.parquet")["q0"]
-    said = [
-        [logprob for logprob, *_ in likely] for likely in answer["meta_info"]["output_top_logprobs"]
-    ]
+    said = [[logprob for logprob, *_ in likely] for likely in answer["meta_info"]["output_top_logprobs"]]
     # The distribution that a token was chosen from stands in the row before it.
     kept = [row["topk_logprobs"] for row in one[len(prompt) - 1 : -1]]
     assert kept == [pytest.approx(likely, abs=1e-6) for likely in said]
@@ -254,6 +252,23 @@ def test_a_structured_output_is_what_the_request_states(sglang: Sglang, tmp_path
     replayed(tmp_path / "digits.json", *sglang.lane, "-o", tmp_path / "digits.parquet")
     [result] = header(tmp_path / "digits.parquet")["results"]
     assert re.fullmatch("[0-9]{4}", result["text"])
+
+
+def test_an_experiment_on_the_server_confirms_a_cause(
+    sglang: Sglang, traces: Path, request_set: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """By construction: B may not choose A's first token, and A's sampling gives A again."""
+    first = generated(traces / "alone.parquet")["q0"][0]
+    lane = (*sglang.lane, "--sampling", "max_tokens=6")
+    a, b = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    replayed(request_set(1), *lane, "-o", a)
+    replayed(request_set(1), *lane, "--sampling", f'logit_bias={{"{first}": -100}}', "-o", b)
+    code, verdict = diverged(a, b)
+    assert (code, verdict["first_token"]["step"]) == (1, 0)
+    assert verdict["causes"][0]["id"] == "sampling-contract"
+    said = rip("confirm", tmp_path / "a-b", "--json")
+    assert said.code == 0, said.err
+    assert said.json["causes"][0]["confirmation"]["state"] == "confirmed", said.out
 
 
 def test_the_fingerprint_of_the_live_server(sglang: Sglang, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ...remote.vllm import settings_of
 from ..paste import Paste
