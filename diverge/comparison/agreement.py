@@ -59,8 +59,8 @@ def agreement(pairing: Pairing) -> Agreement | None:
     """How the outputs of two traces agree, within each trace and between the two.
 
     Returns:
-        None where every request ran once and is greedy or on an engine that takes a seed, or its samples were drawn from seeds of
-        their own: the other levels say everything then.
+        None where every request ran once and either is greedy or ran on an engine that takes a seed, or its
+        samples were drawn from seeds of their own: the other levels say everything then.
     """
     traces = (pairing.a, pairing.b)
     several = any(_has_several(outputs) for outputs in traces)

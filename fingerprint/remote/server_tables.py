@@ -227,10 +227,9 @@ def read_sglang(reading: ServerReading) -> None:
     states = rows(arguments.get("internal_states"))
     if states:  # what the scheduler uses precedes what was requested
         reading.add_settings("sglang", states[0], _SGLANG_STATE)
-    none = {name for name in ("speculative_algorithm", "quantization") if arguments.get(name, "") is None}
-    stated = {**arguments, **dict.fromkeys(none, "none")}
-    reading.add_settings("sglang", stated, _SGLANG_INFO)
-    reading.add("model.quantization_method", stated.get("quantization"), _SGLANG_INFO)
+    reading.add_settings("sglang", arguments, _SGLANG_INFO)
+    if "quantization" in arguments:
+        reading.add("model.quantization_method", arguments["quantization"] or "none", _SGLANG_INFO)
     reading.add_arguments(arguments, _SGLANG_INFO, _SGLANG_READINGS)
     model = reading.ask(_SGLANG_MODEL, "model.served", older="/get_model_info")
     reading.add_settings("sglang", table(model), _SGLANG_MODEL)

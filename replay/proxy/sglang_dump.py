@@ -103,8 +103,11 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
 
 
 def from_log_line(line: Json, where: str) -> Exchange | None:
-    """One line of the JSON request log; None for the server's own requests, and for events that add nothing to
-    `request.finished`."""
+    """One line of the JSON request log.
+
+    Returns:
+        None for the server's own requests, and for events that add nothing to `request.finished`.
+    """
     if line.get("event") != "request.finished" or str(line.get("rid", "")).startswith(HEALTH_CHECK):
         return None
     request, output = line.get("obj"), line.get("out")

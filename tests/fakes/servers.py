@@ -213,7 +213,7 @@ SGLANG: Answers = {
         "host": "0.0.0.0",
         "port": 30000,
         "note": f"started with --api-key {API_KEY}",
-        "launch_command": f"--model-path Qwen/Qwen3-8B --port 30000 --api-key {API_KEY} --admin-api-key adm1n",
+        "launch_command": f"--model-path Qwen/Qwen3-8B --api-key {API_KEY} --admin-api-key adm1n",
         "startup_time": {"load_weight": 1.909, "scheduler_e2e": 23.232, "tokenizer_e2e": 138.039},
         "engine_info_bootstrap_port": 6789,
         "quantization": None,

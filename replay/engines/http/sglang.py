@@ -124,8 +124,8 @@ class SglangEngine(ServerEngine):
                 texts = await self.texts_by_server(range(known + 1, end, step))
             except ServerError as error:
                 raise BadInput(
-                    "the server does not report which token ids it has, and one that it does not have ends it: "
-                    f"{error.message}",
+                    "the server does not report which token ids it has, and one that it does not have ends "
+                    f"it: {error.message}",
                     "name the model's files with --model",
                 ) from error
             last = max((token for token, text in texts.items() if text), default=known)
