@@ -21,6 +21,7 @@ NEWER_SGLANG_LOG = """\
 'attention_backend': 'torch_native', 'disable_radix_cache': False}
 """
 
+
 def read(text: str) -> Fingerprint:
     return from_bytes(text.encode(), "it")
 
