@@ -6,13 +6,15 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ENGINES := .engines
 VLLM := $(ENGINES)/vllm
+SGLANG := $(ENGINES)/sglang
+SGLANG_LIST := tests/engines/sglang/requirements.txt
 LINK := build/lint/rip
 WORKERS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Each worker takes the tests in their order, so that one file's fixtures are made once, and helps another at the end.
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults fault-table engines test-engines coverage lint format bench schemas fields clean
+.PHONY: help setup demo test test-faults fault-table engines engine-vllm engine-sglang test-engines coverage lint format bench schemas fields clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +45,12 @@ test-faults: $(READY)  ## Run the whole fault corpus: every planted fault named,
 fault-table: $(READY)  ## The same, and its table into docs/measurements.md
 	PYTHONPATH=tests $(BIN)/python -m faults.run --workers $(WORKERS) --write
 
-engines: $(VLLM)/.ready  ## Make the environment of vLLM (CPU build, 3.7 GB) with rip's taps in it
+# One by one, also under `make -j`: each unpacks gigabytes.
+engines:  ## Make the environments of vLLM and SGLang (6.5 GB)
+	@$(MAKE) --no-print-directory engine-vllm
+	@$(MAKE) --no-print-directory engine-sglang
+
+engine-vllm: $(VLLM)/.ready  ## Make the environment of vLLM (CPU build, 3.7 GB) with rip's taps in it
 
 # The same torch as rip's own: its CPU build. The index's torchvision does not load beside it, and text models
 # need none. rip goes in without the extras that would bring a torch of their own.
@@ -58,9 +65,21 @@ $(VLLM)/.ready: pyproject.toml
 	@echo "4 of 4: rip with its taps (seconds)"
 	@$(VLLM)/bin/python -m pip install --quiet -e .
 	@touch $@
-	@echo "vLLM is ready: make test-engines"
+	@echo "vLLM is ready"
 
-test-engines: $(READY) $(VLLM)/.ready  ## Run the tests on real vLLM and llama.cpp (minutes)
+engine-sglang: $(SGLANG)/.ready  ## Make the environment of SGLang (on the CPU, 2.8 GB)
+
+# The list is complete, so nothing is resolved and no package can bring a torch or CUDA libraries of its own.
+$(SGLANG)/.ready: $(SGLANG_LIST)
+	@echo "SGLang's environment in $(SGLANG): 2.8 GB on disk, 5 to 15 minutes the first time, in two steps."
+	@echo "1 of 2: a virtual environment"
+	@test -x $(SGLANG)/bin/python || "$(PYTHON)" -m venv $(SGLANG)
+	@echo "2 of 2: SGLang and what it imports; pip names each, then unpacks them without a word for minutes"
+	@$(SGLANG)/bin/python -m pip install --progress-bar off --no-deps -r $(SGLANG_LIST)
+	@touch $@
+	@echo "SGLang is ready"
+
+test-engines: $(READY) engines  ## Run the tests on real vLLM, SGLang and llama.cpp (minutes)
 	$(BIN)/python -m pytest tests/engines
 
 coverage: $(READY)  ## Run the tests and report which lines they reach

@@ -138,14 +138,15 @@ def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader
         BadInput: It needs a tolerance.
         NothingCompared: The traces hold nothing that decides it.
     """
+    from ..diverge.comparison.agreement import unseeded
     from ..diverge.present.findings.sentences import why
 
     judged = verdict.levels[level]
     if judged.state == "not stated":
         raise BadInput(f"the level {level} needs a tolerance", "state one with --tolerance")
-    unseeded = any(header.abilities is not None and not header.abilities.seed for header in headers)
     compared = verdict.compared
-    undecided = bool(compared.texts) or unseeded if level == "token" else not compared.sequences
+    drawn = any(map(unseeded, headers))
+    undecided = bool(compared.texts) or drawn if level == "token" else not compared.sequences
     if judged.state == "not comparable" and undecided and level != "semantic":
         raise NothingCompared(
             f"the level {level} cannot be decided: {why(judged)}", "compare the texts with --require semantic"

@@ -19,7 +19,13 @@ from .record_run import Outcome, Progress, Recorder, check_observer
 from .request.batches import Batch, Neighbours, ResolvedRequest, plan_batches
 from .request.findings import Findings, finding, observer_in_words, sentence
 from .request.identity import check_identity, runtime_difference, runtime_settings, unstated_identity
-from .request.resolve_request import Golden, check_capabilities, resolve_request, vocabulary_size
+from .request.resolve_request import (
+    Golden,
+    check_capabilities,
+    known_vocabulary,
+    resolve_request,
+    vocabulary_size,
+)
 from .trace_writer import TraceWriter
 
 
@@ -112,6 +118,7 @@ def replay(
     started = time.perf_counter()
     engine = opened.engine
     check_capabilities(opened.lane.engine, engine.capabilities, options.mode, options.observes)
+    engine.vocab_size = known_vocabulary(engine.vocab_size, opened.fingerprint)
     findings = Findings()
     requests = _resolve(envelopes, opened, options, findings)
     batches, settings = _plan(requests, opened, options)

@@ -19,6 +19,13 @@ OTHER_NAMES = {"max_completion_tokens": "max_tokens", "n_predict": "max_tokens"}
 """Other names of a sampling field; where both are stated, these count, as they do in the engines."""
 SGLANG_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 """Likewise, as SGLang's own API calls them."""
+SGLANG_GRAMMARS = {
+    "json": "json_schema",
+    "regex": "regex",
+    "grammar": "ebnf",
+    "structural_tag": "structural_tag",
+}
+"""Kind of an envelope's structured outputs → field of SGLang's sampling parameters, which is a text."""
 HIDDEN = "[redacted]"
 _SHOWN_VALUE = 60
 """Characters of a stated value that a sentence shows."""

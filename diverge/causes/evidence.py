@@ -183,7 +183,7 @@ class Basis:
 
     @property
     def without_seed(self) -> list[NoSeed]:
-        """The sides whose engine takes no seed."""
+        """The sides that drew tokens on an engine that takes no seed."""
         sides = zip(SIDES, self.headers, strict=True)
         return [NoSeed(side=side, engine=header.lane.engine) for side, header in sides if unseeded(header)]
 

@@ -30,8 +30,13 @@ Group = tuple[str, str]
 
 
 def unseeded(header: TraceHeader) -> bool:
-    """Whether the engine takes no seed, so that no run of it can be repeated."""
-    return header.abilities is not None and not header.abilities.seed
+    """Whether tokens were drawn on an engine that takes no seed, so that no run of it can be repeated.
+
+    What is greedy or forced is not drawn: it is held to its tokens as on any engine.
+    """
+    takes_seeds = header.abilities is None or header.abilities.seed
+    drawn = header.mode == "free" and any(_is_drawn(request.sampling) for request in header.requests)
+    return drawn and not takes_seeds
 
 
 @dataclass
@@ -54,8 +59,8 @@ def agreement(pairing: Pairing) -> Agreement | None:
     """How the outputs of two traces agree, within each trace and between the two.
 
     Returns:
-        None where every request ran once on engines that take a seed, or its samples were drawn from seeds of
-        their own: the other levels say everything then.
+        None where every request ran once and either is greedy or ran on an engine that takes a seed, or its
+        samples were drawn from seeds of their own: the other levels say everything then.
     """
     traces = (pairing.a, pairing.b)
     several = any(_has_several(outputs) for outputs in traces)
@@ -173,5 +178,8 @@ def _own_seeds(header: TraceHeader) -> set[str]:
 
 def _has_drawn_samples(sampling: Mapping[str, Setting]) -> bool:
     n = sampling["n"].resolved if "n" in sampling else 1
-    temperature = sampling["temperature"].resolved if "temperature" in sampling else None
-    return isinstance(n, int) and n > 1 and temperature != 0
+    return isinstance(n, int) and n > 1 and _is_drawn(sampling)
+
+
+def _is_drawn(sampling: Mapping[str, Setting]) -> bool:
+    return "temperature" not in sampling or sampling["temperature"].resolved != 0

@@ -34,7 +34,7 @@ def levels(
     bitwise   every compared row hash and logits hash is equal, and so are the tokens
     numeric   every known logit difference is within the tolerance; without one only a bitwise tie holds
     token     the token ids are equal; forced tokens are judged by each side's own first choice. Equal texts
-              do not prove equal ids, and an engine without a seed is held to none
+              do not prove equal ids, and what was drawn without a seed is held to none
     semantic  the generated texts are equal; otherwise a scorer would be needed
 
     Where runs were not finished no level holds: what is there may be equal, the rest is not known.

@@ -280,13 +280,18 @@ A dotted name is an entry of an argument that is a table."""
 _DEEPEST = 3
 """Tables within tables that are looked into."""
 
+NULL_IS_NONE = {"sglang": frozenset({"quantization", "speculative_algorithm"})}
+"""Engine → arguments whose null is an answer."""
+
 
 def fields_of(engine: str, arguments: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """The fields that arguments set: (section, field) → value. What is not stated (null) is left out."""
+    """The fields that arguments set: (section, field) → value. What is not stated is left out."""
     table = SETTINGS.get(engine, {})
     found: dict[tuple[str, str], Any] = {}
     for argument, value in _with_entries(arguments):
         target = table.get(argument)
+        if value is None and argument in NULL_IS_NONE.get(engine, ()):
+            value = "none"
         if target is None or value is None:
             continue
         section, _, field = target.removeprefix("!").partition(".")

@@ -41,7 +41,7 @@ READERS: tuple[Reader, ...] = (
     Reader(_VLLM, ("GPU KV cache size:",), vllm.KV_TOKENS),
     Reader(_VLLM, ("Chunked prefill is enabled",), vllm.CHUNKED),
     Reader(_VLLM, ("Resolved architecture:",), vllm.ARCHITECTURE),
-    Reader(_SGLANG, ("server_args=ServerArgs(", "ServerArgs("), sglang.read_arguments),
+    Reader(_SGLANG, ("server_args=", "ServerArgs("), sglang.read_arguments),
     Reader(_SGLANG, ("Attention backend not", "Use "), sglang.BACKEND),
     Reader(_SGLANG, ("max_total_num_tokens=",), sglang.read_sizes),
     Reader(_SGLANG, ("Load weight end",), sglang.LOADED),

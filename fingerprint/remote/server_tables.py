@@ -200,8 +200,10 @@ _SGLANG_MODEL = "/model_info"
 _SGLANG_READINGS = frozenset(
     {"internal_states", "version", "server_args", "status", "last_gen_throughput", "memory_usage", "load"}
     | {"avg_spec_accept_length", "step_time_dict", "effective_max_running_requests_per_dp"}
+    | {"launch_command", "startup_time"}
 )
-"""What changes while it runs, and what has a field of its own."""
+"""What changes while it runs or with every start, and what has a field of its own. The launch command is what
+the arguments resolve, with its keys in the clear."""
 
 
 def recognise_sglang(info: Any) -> str | None:
@@ -226,9 +228,8 @@ def read_sglang(reading: ServerReading) -> None:
     if states:  # what the scheduler uses precedes what was requested
         reading.add_settings("sglang", states[0], _SGLANG_STATE)
     reading.add_settings("sglang", arguments, _SGLANG_INFO)
-    reading.add("model.quantization_method", arguments.get("quantization"), _SGLANG_INFO)
-    if "speculative_algorithm" in arguments and arguments["speculative_algorithm"] is None:
-        reading.add("engine.speculative_decoding", "none", _SGLANG_INFO)
+    if "quantization" in arguments:
+        reading.add("model.quantization_method", arguments["quantization"] or "none", _SGLANG_INFO)
     reading.add_arguments(arguments, _SGLANG_INFO, _SGLANG_READINGS)
     model = reading.ask(_SGLANG_MODEL, "model.served", older="/get_model_info")
     reading.add_settings("sglang", table(model), _SGLANG_MODEL)

@@ -29,7 +29,9 @@ _TOKEN_OWNERS = frozenset(
 """What stands before `token` where it is a secret; `eos_token` and `max_token` are none."""
 _PASS_OWNERS = frozenset({"db", "user", "http", "proxy", "redis", "smtp", "admin", "login", "ssl"})
 """What stands before `pass` where it is a secret; `fusion_pass` is none."""
-_HARMLESS_KEYS = frozenset({"key cache", "num key", "key value", "kv", "cache key", "sort key", "key bits"})
+_HARMLESS_KEYS = frozenset(
+    {"key cache", "num key", "key value", "kv", "cache key", "sort key", "key bits", "extra key"}
+)
 _FORMS = re.compile(
     r"""
     \b(?:hf|api_org)_[A-Za-z0-9]{16,}\b            # Hugging Face

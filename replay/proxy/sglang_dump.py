@@ -1,7 +1,7 @@
 """What SGLang writes of requests: dump files (pickle, never unpickled) and its JSON request log.
 
 A dump is a list of (request, output, created, finished), or a table with that list under `requests` and the
-server's arguments beside it. Written after SGLang's source; not yet read from a running SGLang.
+server's arguments beside it. The log was read from a running SGLang 0.5.23, dumps only after its source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...schemas.errors import BadInput
-from ..wire import SGLANG_NAMES, split_sampling
+from ..wire import SGLANG_GRAMMARS, SGLANG_NAMES, split_sampling
 from .exchange import (
     Answer,
     Choice,
@@ -32,6 +32,8 @@ from .exchange import (
 from .plain_pickle import Named, UncalledObject, read_pickle
 
 REQUEST_CLASS = "GenerateReqInput"
+HEALTH_CHECK = "HEALTH_CHECK"
+"""How the name of a request begins with which the server itself answers `GET /health`."""
 _MOST_DEPTH = 60
 _NODES_A_BYTE, _NODES_ANYWAY = 64, 100_000
 """Values that a file may hold, by its size. Shared parts count as often as they occur: a small hostile file
@@ -101,8 +103,12 @@ def read_dump(content: bytes, where: str) -> Iterator[Exchange]:
 
 
 def from_log_line(line: Json, where: str) -> Exchange | None:
-    """One line of the JSON request log; None for events that add nothing to `request.finished`."""
-    if line.get("event") != "request.finished":
+    """One line of the JSON request log.
+
+    Returns:
+        None for the server's own requests, and for events that add nothing to `request.finished`.
+    """
+    if line.get("event") != "request.finished" or str(line.get("rid", "")).startswith(HEALTH_CHECK):
         return None
     request, output = line.get("obj"), line.get("out")
     if not isinstance(request, dict):
@@ -128,6 +134,9 @@ def envelopes_of(exchange: Exchange, identity: Json, is_secret: Callable[[str], 
             "log with --log-requests-level 3; requests with several prompts are not supported",
         )
     sampling, rest = split_sampling(object_in(request, "sampling_params"), SGLANG_NAMES, is_secret)
+    grammars = {kind: rest.pop(name) for kind, name in SGLANG_GRAMMARS.items() if name in rest}
+    if grammars:
+        sampling["structured_outputs"] = grammars
     _, others = split_sampling(
         {
             name: value

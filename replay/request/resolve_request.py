@@ -78,8 +78,16 @@ def check_capabilities(engine: str, can: Capabilities, mode: str, sites: bool) -
         )
 
 
+def known_vocabulary(engine_size: int, fingerprint: Fingerprint) -> int:
+    """How many token ids there are: as the engine reports, else as the model's files say."""
+    stated = fingerprint.get("model", "vocab_size")
+    if engine_size < UNKNOWN_LENGTH or stated is None or not isinstance(stated.value, int):
+        return engine_size
+    return stated.value
+
+
 def vocabulary_size(engine_size: int, fingerprint: Fingerprint, otherwise: str = "") -> int:
-    """How many token ids there are to draw from: as the engine reports, else as the model's files say.
+    """How many token ids there are to draw from (see `known_vocabulary`).
 
     Args:
         otherwise: What else fixes it where neither is known.
@@ -87,11 +95,9 @@ def vocabulary_size(engine_size: int, fingerprint: Fingerprint, otherwise: str =
     Raises:
         BadInput: Neither is known.
     """
-    if engine_size < UNKNOWN_LENGTH:
-        return engine_size
-    known = fingerprint.get("model", "vocab_size")
-    if known is not None and isinstance(known.value, int):
-        return known.value
+    known = known_vocabulary(engine_size, fingerprint)
+    if known < UNKNOWN_LENGTH:
+        return known
     raise BadInput(
         "the size of the vocabulary is not known: the server does not report it",
         f"name the model's files with --model{', ' if otherwise else ''}{otherwise}",

@@ -93,20 +93,22 @@ def test_forced_outputs_agree_by_force_and_are_not_counted(tmp_path: Path) -> No
     assert any("was forced" in note for note in sentences(found.notes))
 
 
-def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path: Path) -> None:
-    def asked(**temperatures: float) -> list[Request]:
-        return [
-            Request(
-                request_id=name,
-                envelope_sha256="0" * 64,
-                sampling={
-                    "n": Setting(resolved=2, source="envelope"),
-                    "temperature": Setting(resolved=temperature, source="envelope"),
-                },
-            )
-            for name, temperature in temperatures.items()
-        ]
+def asked(n: int = 2, **temperatures: float) -> list[Request]:
+    """Requests for `n` samples, by their temperature."""
+    return [
+        Request(
+            request_id=name,
+            envelope_sha256="0" * 64,
+            sampling={
+                "n": Setting(resolved=n, source="envelope"),
+                "temperature": Setting(resolved=temperature, source="envelope"),
+            },
+        )
+        for name, temperature in temperatures.items()
+    ]
 
+
+def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("drawn", "both", "greedy")]
     for folder in folders:
         folder.mkdir()
@@ -126,10 +128,30 @@ def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path
     assert greedy.a.all_agree.count == 0
 
 
+def test_greedy_and_forced_tokens_need_no_seed(tmp_path: Path) -> None:
+    """They are held to as on any engine; only what was drawn is not."""
+    for name, about, state in (
+        ("greedy", {"requests": asked(1, r0=0)}, "fails"),
+        ("forced", {"requests": asked(1, r0=0.7), "mode": "golden-prefill"}, "holds"),
+        ("drawn", {"requests": asked(1, r0=0.7)}, "not comparable"),
+    ):
+        (tmp_path / name).mkdir()
+        other = "y" if state == "fails" else "x"
+        sides = [
+            trace(tmp_path / name / f"{side}.parquet", {"r0": letter}, abilities=UNSEEDED, **about)
+            for side, letter in (("a", "x"), ("b", other))
+        ]
+        verdict = diverge(*sides, tmp_path / name / "out")
+        assert verdict.levels["token"].state == state
+        assert not any(cause.id == "no-seed" for cause in verdict.causes)
+
+
 @pytest.mark.parametrize("b", ["xxx", "xyz"])
 def test_an_engine_without_a_seed_is_held_to_no_tokens(tmp_path: Path, b: str) -> None:
     lane = Lane(name="main", engine="openai", model="m")
-    verdict = compared(tmp_path, {"r0": "xxx"}, {"r0": b}, abilities=UNSEEDED, lane=lane)
+    verdict = compared(
+        tmp_path, {"r0": "xxx"}, {"r0": b}, abilities=UNSEEDED, lane=lane, requests=asked(1, r0=0.7)
+    )
     token = verdict.levels["token"]
     assert token.state == "not comparable"
     assert "openai (B) takes no seed" in why(token)
@@ -144,8 +166,8 @@ def test_one_sample_of_an_engine_without_a_seed_asks_for_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trace(tmp_path / "a.parquet", {"r0": "x"}, abilities=UNSEEDED)
-    trace(tmp_path / "b.parquet", {"r0": "y"}, abilities=UNSEEDED)
+    for name, letter in (("a", "x"), ("b", "y")):
+        trace(tmp_path / f"{name}.parquet", {"r0": letter}, abilities=UNSEEDED, requests=asked(1, r0=0.7))
     monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet"])
     with pytest.raises(SystemExit) as stop:
         cli.main()

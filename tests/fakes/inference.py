@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fakes.failing_server import FakeServer, Json, Send, models, reply, reply_raw
-from fakes.toy_model import BOS, MODEL, SPECIAL, TOY, ids_of, rendered, text_of
+from fakes.toy_model import BOS, MODEL, SPECIAL, TOY, VOCABULARY, ids_of, rendered, text_of
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Sglang(FakeServer):
     deterministic: bool = True
     old: bool = False
     """Without extra_key, and with the server's information at its older address."""
+    detokenizes: bool = True
     seen: set[tuple[int, ...]] = field(default_factory=set)
     """The prefix cache: prompts that came without a key of their own."""
 
@@ -72,7 +73,11 @@ class Sglang(FakeServer):
         await reply(send, {"tokens": ids, "count": len(ids), "max_model_len": 2048})
 
     async def POST_detokenize(self, asked: Json, send: Send) -> None:
-        await reply(send, {"text": text_of(asked["tokens"])})
+        if not self.detokenizes:
+            await reply(send, {"error": {"message": "the tokenizer is not initialised"}}, 400)
+            return
+        texts = [text_of([token for token in ids if token < VOCABULARY]) for ids in asked["tokens"]]
+        await reply(send, {"text": texts})
 
     async def POST_generate(self, asked: Json, send: Send) -> None:
         if not await self.generation(send, "/generate"):
@@ -81,7 +86,7 @@ class Sglang(FakeServer):
         unknown = sampling.keys() - {
             *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
             *("repetition_penalty", "sampling_seed", "min_new_tokens", "max_new_tokens", "stop"),
-            *("stop_token_ids", "ignore_eos", "logit_bias"),
+            *("stop_token_ids", "ignore_eos", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag"),
         }
         if unknown:
             await reply(send, {"error": {"message": f"Unexpected keyword argument {min(unknown)!r}"}}, 400)

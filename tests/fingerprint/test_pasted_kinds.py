@@ -14,6 +14,13 @@ from rip.fingerprint.probes.pasted_text import from_text
 from rip.schemas.errors import BadInput
 from rip.schemas.fingerprint import Fingerprint
 
+NEWER_SGLANG_LOG = """\
+[2026-12-01 13:00:00] Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit
+[2026-12-01 13:00:00] server_args={'model_path': '/m', 'dtype': 'bfloat16', 'quantization': None, \
+'max_running_requests': 16, 'random_seed': 39402009, 'api_key': 's3cr3t-of-a-server', \
+'attention_backend': 'torch_native', 'disable_radix_cache': False}
+"""
+
 
 def read(text: str) -> Fingerprint:
     return from_bytes(text.encode(), "it")
@@ -120,6 +127,23 @@ def test_what_each_kind_states(kind: str, place: str, value: object) -> None:
     assert reading is not None
     assert reading.value == value
     assert reading.source.startswith("pasted:")
+
+
+def test_newer_releases_of_sglang_log_a_dictionary() -> None:
+    found = read(NEWER_SGLANG_LOG)
+    facts = {
+        "engine.name": "sglang",
+        "engine.attention_backend": "torch_native",
+        "engine.max_sequences": 16,
+        "determinism.engine_seed": 39402009,
+        "cache.prefix_cache": True,
+        "engine.quantization": "none",
+    }
+    for place, value in facts.items():
+        reading = found.get(*place.split(".", 1))
+        assert reading is not None
+        assert reading.value == value
+    assert "s3cr3t" not in found.to_json()
 
 
 def prefixed(prefix: str) -> Callable[[str], str]:

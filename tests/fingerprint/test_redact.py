@@ -60,6 +60,7 @@ PLAIN_NAMES = [
     "monkey",
     "return_tokens_as_token_ids",
     "key_cache",
+    "extra_key",
 ]
 WORD = st.text(st.characters(whitelist_categories=("Ll", "Lu", "Nd")), min_size=8, max_size=40)
 

@@ -48,6 +48,8 @@ CHANGING_NOTHING = {"POST /tokenize", "POST /apply-template", "POST /chat_tokeni
                 "engine.async_scheduling": True,
                 "engine.prefill_chunk_size": 4096,
                 "determinism.batch_invariance": "enable_deterministic_inference=true",
+                "engine.quantization": "none",
+                "model.quantization_method": "none",
                 "replica.weight_version": "step-400",
                 "model.served": "Qwen/Qwen3-8B",
                 "model.architecture": "Qwen3ForCausalLM",
@@ -219,6 +221,21 @@ def test_what_sglang_does_not_say_is_not_guessed() -> None:
     assert value(off, "engine.speculative_decoding") == "none"
     wrong = ask({**servers.SGLANG, "GET /server_info": {"disable_radix_cache": "maybe"}})
     assert reason(wrong, "cache.prefix_cache") == "the server does not tell"
+
+
+def test_two_starts_of_sglang_are_no_drift() -> None:
+    again = {
+        **servers.SGLANG["GET /server_info"],
+        "launch_command": "--model-path Qwen/Qwen3-8B --port 30001",
+        "startup_time": {"load_weight": 2.5},
+        "port": 30001,
+        "engine_info_bootstrap_port": 6790,
+    }
+    first = ask(servers.SGLANG)
+    assert drift(first, ask({**servers.SGLANG, "GET /server_info": again})) == []
+    quantized = {**again, "quantization": "fp8"}
+    changes = drift(first, ask({**servers.SGLANG, "GET /server_info": quantized}))
+    assert {f"{one.section}.{one.field}" for one in changes} >= {"engine.quantization"}
 
 
 def test_a_list_of_another_shape_is_not_an_empty_list() -> None:

@@ -62,8 +62,16 @@ def test_sglangs_json_log_is_read_behind_its_time(tmp_path: Path) -> None:
     event = (
         '{"event": "request.finished", "obj": {"rid": "a1", "text": "Hi", "sampling_params": {}}, "out": {}}'
     )
-    found = imported(
-        tmp_path,
-        f"[2025-03-04 10:00:00] server_args=ServerArgs(model_path='x')\n[2025-03-04 10:00:01 TP0] {event}\n",
-    )
+    check = event.replace('{"event"', '{"rid": "HEALTH_CHECK_1", "event"').replace('"a1"', '"HEALTH_CHECK_1"')
+    log = ["server_args=ServerArgs(model_path='x')", event, check]
+    found = imported(tmp_path, "".join(f"[2025-03-04 10:00:01 TP0] {line}\n" for line in log))
     assert [(one.request_id, one.prompt_text) for one in found.envelopes] == [("a1", "Hi")]
+
+
+def test_a_grammar_in_sglangs_log_is_part_of_the_request(tmp_path: Path) -> None:
+    params = '{"regex": "[0-9]+", "json_schema": null, "temperature": 0}'
+    event = f'{{"event": "request.finished", "obj": {{"rid": "a", "text": "Hi", "sampling_params": {params}, '
+    found = imported(tmp_path, f'[2025-03-04 10:00:01] {event}"extra_key": "k1"}}, "out": {{}}}}\n')
+    [one] = found.envelopes
+    assert one.sampling.structured_outputs == {"regex": "[0-9]+"}
+    assert one.request == {"extra_key": "k1"}

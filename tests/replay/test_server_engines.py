@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,12 +30,13 @@ from fakes.replay_lab import (
     envelope,
     greedy,
 )
-from fakes.toy_model import MODEL, TOY, rendered, text_of
+from fakes.toy_model import MODEL, TOY, VOCABULARY, rendered, text_of
 from rip.replay.engines.base import Opening
 from rip.replay.engines.registry import ENGINES, engine_class
 from rip.replay.request.from_trace import golden_from_trace
 from rip.schemas.envelope import Runtime
 from rip.schemas.errors import BadInput, EngineFailed
+from rip.schemas.fingerprint import Fingerprint, Section, fact
 
 
 @pytest.fixture
@@ -140,9 +142,11 @@ def test_defaults_that_the_server_tells_are_called_the_servers(lab: Lab) -> None
 
 
 def test_sglang_says_when_the_seed_has_no_effect(lab: Lab) -> None:
-    trace = lab("sglang", Sglang(deterministic=False))
+    drawn = envelope(sampling={"temperature": 1.0, "seed": 7})
+    trace = lab("sglang", Sglang(deterministic=False), drawn)
     assert trace.about("seeds have no effect")
-    assert not lab("sglang", Sglang()).about("seeds have no effect")
+    assert not lab("sglang", Sglang(), drawn).about("seeds have no effect")
+    assert not lab("sglang", Sglang(deterministic=False)).about("seeds have no effect")  # greedy needs none
 
 
 def test_greedy_on_tgi_is_asked_for_by_leaving_the_sampling_out(lab: Lab) -> None:
@@ -229,6 +233,66 @@ def test_an_adapter_of_sglang_is_asked_for_by_name(lab: Lab) -> None:
     lab("sglang", server, model_name="terse")
     lab("sglang", server)
     assert [body.get("lora_path") for body in server.asked("/generate")] == ["terse", None]
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("place", ["prompt", "stop_token_ids", "golden"])
+def test_a_token_that_the_model_does_not_have_is_never_sent(place: str, files: bool, lab: Lab) -> None:
+    """It would end an SGLang server. Without the model's files its own tokenizer shows where ids end."""
+    server = Sglang()
+    sampling = {"stop_token_ids": [VOCABULARY]} if place == "stop_token_ids" else {}
+    prompt = [0, VOCABULARY, 6] if place == "prompt" else PROMPT
+    answer = {"token_ids": [5, VOCABULARY, 6]} if place == "golden" else None
+    asked = envelope(prompt_token_ids=prompt, sampling=sampling, expected=answer)
+    facts = {"sha256": fact("a" * 64, "test"), "vocab_size": fact(VOCABULARY, "test")}
+    model = Fingerprint.build("0.1.0", "2026-07-14T09:00:00Z", {"model": Section(facts=facts)})
+    known = {"environment": model, "opening": {"model": lab.folder}} if files else {}
+    mode = "golden-prefill" if place == "golden" else "free"
+    with pytest.raises(BadInput, match=rf"r0: token id {VOCABULARY} in .* outside the vocabulary of 40"):
+        lab("sglang", server, asked, mode=mode, **known)
+    assert server.asked("/generate") == []
+    assert bool(server.asked("/detokenize")) != files
+
+
+def test_an_sglang_without_texts_of_tokens_needs_the_models_files(lab: Lab) -> None:
+    server = Sglang(detokenizes=False)
+    with pytest.raises(BadInput, match=r"does not report which token ids it has") as raised:
+        lab("sglang", server)
+    assert raised.value.fix == "name the model's files with --model"
+    assert lab("sglang", server, opening={"model": lab.folder}).tokens() == greedy(PROMPT)
+
+
+def test_sglang_is_asked_for_the_texts_of_all_tokens_at_once(lab: Lab) -> None:
+    server = Sglang()
+    trace = lab("sglang", server, opening={"model": lab.folder})
+    assert len(server.asked("/detokenize")) == 1
+    assert {text_of([token]) for token in trace.tokens()} <= {*trace.header.token_text.values()}
+
+
+@pytest.mark.parametrize(
+    ("stated", "sent"),
+    [
+        ({"json": {"type": "object"}}, {"json_schema": '{"type": "object"}'}),
+        ({"json": '{"type": "array"}'}, {"json_schema": '{"type": "array"}'}),
+        ({"json_object": True}, {"json_schema": '{"type": "object"}'}),
+        ({"regex": "[0-9]+"}, {"regex": "[0-9]+"}),
+        ({"grammar": 'root ::= "a"', "json": None}, {"ebnf": 'root ::= "a"'}),
+    ],
+)
+def test_a_structured_output_is_asked_of_sglang_by_its_own_names(
+    stated: dict[str, Any], sent: dict[str, str], lab: Lab
+) -> None:
+    server = Sglang()
+    lab("sglang", server, envelope(sampling={"structured_outputs": stated}))
+    [body] = server.asked("/generate")
+    assert body["sampling_params"].items() >= sent.items()
+
+
+def test_a_structured_output_that_sglang_does_not_have_is_refused(lab: Lab) -> None:
+    server = Sglang()
+    with pytest.raises(BadInput, match=r"structured_outputs.choice is not supported by this engine"):
+        lab("sglang", server, envelope(sampling={"structured_outputs": {"choice": ["a", "b"]}}))
+    assert server.asked("/generate") == []
 
 
 # TGI

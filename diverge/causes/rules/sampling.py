@@ -49,13 +49,9 @@ def contract(basis: Basis) -> Finding | None:
 
 def no_seed(basis: Basis) -> Finding | None:
     """The answers differ, and no engine accepts the draws to choose them with."""
-    if not basis.without_seed or not basis.parts_in_the_answer:
+    if not basis.without_seed or basis.greedy or not basis.parts_in_the_answer:
         return None
-    evidence: list[Evidence] = [*basis.without_seed]
-    if basis.greedy:
-        evidence.append(Conclusion(what="greedy decoding"))
-    confirm = basis.commands.replay(repeat=8)
-    return Finding(evidence, "low" if basis.greedy else "high", confirm=confirm, direct=not basis.greedy)
+    return Finding([*basis.without_seed], "high", confirm=basis.commands.replay(repeat=8), direct=True)
 
 
 def near_tie(basis: Basis) -> Finding | None:

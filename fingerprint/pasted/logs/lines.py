@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
+from typing import Any
 
 from ..paste import Paste
 
@@ -31,3 +33,15 @@ def matched(pattern: str, *names: str, engine: str | None = None) -> Callable[[s
         return True
 
     return read
+
+
+def dictionary(line: str) -> dict[str, Any] | None:
+    """The Python dictionary in a line, as JSON values; None where there is none that can be read."""
+    text = between(line, "{", "}")
+    if text is None:
+        return None
+    try:
+        found = ast.literal_eval("{" + text + "}")
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...remote.vllm import settings_of
 from ..paste import Paste
-from .lines import between, matched
+from .lines import between, dictionary, matched
 
 
 def read_arguments(line: str, paste: Paste) -> bool:
-    """`server_args=ServerArgs(model_path=…)`."""
-    settings = settings_of(between(line, "ServerArgs(", ")") or "")
+    """`server_args=ServerArgs(model_path=…)`, and `server_args={'model_path': …}` of newer releases."""
+    settings = settings_of(between(line, "ServerArgs(", ")") or "") or dictionary(line)
     if not settings:
         return False
     paste.state_settings("sglang", settings)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from typing import Any
 
 from ...remote.vllm import settings_of
 from ..paste import Paste
-from .lines import between, matched
+from .lines import between, dictionary, matched
 
 
 def read_version(line: str, paste: Paste) -> bool:
@@ -26,7 +24,7 @@ def read_arguments(line: str, paste: Paste) -> bool:
     if line.startswith("args: Namespace("):
         settings = settings_of(between(line, "Namespace(", ")") or "")
     else:
-        settings = _dictionary(line)
+        settings = dictionary(line)
     if not settings:
         return False
     # What is left to the engine is stated where it has decided.
@@ -74,21 +72,9 @@ def read_backend(line: str, paste: Paste) -> bool:
 
 def read_defaults(line: str, paste: Paste) -> bool:
     """Sampling defaults that the server takes from the model's generation config."""
-    defaults = _dictionary(line)
+    defaults = dictionary(line)
     paste.state("sampling.server_defaults", defaults)
     return bool(defaults)
-
-
-def _dictionary(line: str) -> dict[str, Any] | None:
-    """The Python dictionary in a line, as JSON values; None where there is none that can be read."""
-    text = between(line, "{", "}")
-    if text is None:
-        return None
-    try:
-        found = ast.literal_eval("{" + text + "}")
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None
 
 
 KV_TOKENS = matched(r"GPU KV cache size: ([\d,]{1,15}) tokens", "cache.tokens", engine="vllm")

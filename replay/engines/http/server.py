@@ -156,7 +156,10 @@ class ServerEngine(Answering, Engine):
         """The texts of single tokens, by the model's own files, else by the server (see `base.Engine`)."""
         if self.tokenizer is not None:
             return super().texts_of(token_ids)
-        return self._loop.call(self._texts_by_server(list(token_ids)))
+        try:
+            return self._loop.call(self.texts_by_server(list(token_ids)))
+        except (EngineFailed, *UNEXPECTED):  # texts are for display only
+            return {}
 
     def has_tokenizer(self) -> bool:
         """True: the server searches for stop strings and bad words itself."""
@@ -205,17 +208,19 @@ class ServerEngine(Answering, Engine):
             message, fix = f"{message}; {exit_reason}", f"see {self.started.log}"
         return caused_by(error, EngineFailed(message, fix))
 
-    async def _texts_by_server(self, token_ids: list[int]) -> dict[int, str]:
+    async def texts_by_server(self, token_ids: Sequence[int]) -> dict[int, str]:
+        """The texts of single tokens, as the server returns them; those that it does not know are left out.
+
+        Raises:
+            EngineFailed: It refuses.
+        """
         limit = asyncio.Semaphore(TEXTS_AT_ONCE)
 
         async def text_of_one(token: int) -> tuple[int, str | None]:
             async with limit:
                 return token, await self.detokenize(token)
 
-        try:
-            texts = await asyncio.gather(*(text_of_one(token) for token in token_ids))
-        except (EngineFailed, *UNEXPECTED):  # texts are for display only
-            return {}
+        texts = await asyncio.gather(*(text_of_one(token) for token in token_ids))
         return {token: text for token, text in texts if text is not None}
 
 

@@ -6,18 +6,20 @@ Recorded tokens are not forced while decoding: the log-probabilities that SGLang
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ....schemas.envelope import Envelope
-from ....schemas.errors import EngineFailed
+from ....schemas.errors import BadInput, EngineFailed
 from ....schemas.trace import Finding, Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...request.resolve_request import Capabilities
 from ...row_summaries.rows import TopK
+from ...wire import SGLANG_GRAMMARS
 from ..base import SettingSpec, sorted_topk
 from .answer_rows import (
     End,
@@ -28,18 +30,22 @@ from .answer_rows import (
     server_ended_error,
     stream_unfinished_error,
 )
+from .client import ServerError
 from .request_body import (
     COMMON_SAMPLING,
     RequestFields,
     check_kind,
     chosen_entry,
-    server_text,
     server_tokens,
     text_body,
 )
 from .server import ServerEngine
 from .settings import CACHE, SERVED_MODEL
 
+SEARCHED_IDS, SEARCHED_AT_ONCE = 1 << 22, 64
+"""Token ids among which the end of a vocabulary is searched, and how many of them one request asks for."""
+TEXTS_AT_ONCE = 1024
+"""Tokens whose texts one request asks for."""
 STREAMED_TOKENS = 512
 """Longest answer that is streamed from a server that repeats everything in every event: with distributions,
 such a stream grows with the square of its length, to about 80 MB at this one."""
@@ -56,6 +62,7 @@ class SglangEngine(ServerEngine):
         (*COMMON_SAMPLING, "min_tokens", "stop_token_ids", "ignore_eos", "logit_bias"),
         {"seed": "sampling_seed", "min_tokens": "min_new_tokens"},
         seed=lambda seed: (seed + 2**63) % 2**64 - 2**63,  # it takes 64 bits as a signed number
+        special=("structured_outputs",),
     )
     own_settings: Mapping[str, SettingSpec] = {"cache": CACHE, "served_model": SERVED_MODEL}
 
@@ -80,25 +87,55 @@ class SglangEngine(ServerEngine):
         )
         if not arguments.get("enable_deterministic_inference"):
             self.capabilities = replace(self.capabilities, seed=False)
-            self.findings.append(finding("seed-without-effect"))
+        if self.opening.model is None:  # else its files say how many token ids there are
+            self.vocab_size = await self._searched_vocabulary()
 
     def answer(self, plan: PlannedSequence, mode: Mode, observe: bool) -> Events:
         """Send one request (see `server.ServerEngine.answer`)."""
         return self._scored(plan) if mode == "golden-prefill" else self._generated(plan)
 
-    async def detokenize(self, token_id: int) -> str | None:
-        """The text of one token."""
-        body = {"model": self._model, "tokens": [token_id], "skip_special_tokens": False}
-        return await server_text(self.client, body, "text")
+    async def texts_by_server(self, token_ids: Sequence[int]) -> dict[int, str]:
+        """The texts of single tokens, many in one request."""
+        found: dict[int, str] = {}
+        for start in range(0, len(token_ids), TEXTS_AT_ONCE):
+            some = token_ids[start : start + TEXTS_AT_ONCE]
+            alone = [[token] for token in some]
+            body = {"model": self._model, "tokens": alone, "skip_special_tokens": False}
+            texts = (await self.client.json("POST", "/detokenize", body))["text"]
+            found |= {token: str(text) for token, text in zip(some, texts, strict=True)}
+        return found
 
     async def tokenize_remotely(self, envelope: Envelope) -> list[int]:
         """Token ids by the server's own tokenizer and template."""
         return await server_tokens(self.client, {"model": self._model, **text_body(envelope)[1]})
 
+    async def _searched_vocabulary(self) -> int:
+        """One more than the largest id for which the server has a text; it does not report its vocabulary.
+
+        A request with an id that the model does not have ends the process of the server.
+
+        Raises:
+            BadInput: It returns no texts of tokens.
+        """
+        known, end = -1, SEARCHED_IDS
+        while end - known > 1:
+            step = -(-(end - known - 1) // SEARCHED_AT_ONCE)
+            try:
+                texts = await self.texts_by_server(range(known + 1, end, step))
+            except ServerError as error:
+                raise BadInput(
+                    "the server does not report which token ids it has, and one that it does not have ends "
+                    f"it: {error.message}",
+                    "name the model's files with --model",
+                ) from error
+            last = max((token for token, text in texts.items() if text), default=known)
+            known, end = last, min(end, max(last, known) + step)
+        return known + 1
+
     async def _generated(self, plan: PlannedSequence) -> Events:
         streams = self._incremental or plan.most_tokens <= STREAMED_TOKENS
         body = {**self._body(plan), "input_ids": list(plan.prompt), "stream": streams}
-        body["sampling_params"]["max_new_tokens"] = plan.most_tokens
+        body["sampling_params"] |= {"max_new_tokens": plan.most_tokens, **_grammar(plan)}
         repeats = not self._incremental or not streams
         """Every event repeats all before it."""
         count, length = 0, 0
@@ -174,10 +211,34 @@ class SglangEngine(ServerEngine):
     def _findings(self, plan: PlannedSequence, streams: bool, about: Mapping[str, Any]) -> Iterator[Finding]:
         if not streams:
             yield finding("not-streamed")
+        if plan.value("temperature") != 0 and not self.capabilities.seed:
+            yield finding("seed-without-effect")
         if plan.value("temperature") not in (0, 1):
             yield finding("logprobs-after-temperature")
         if self.setting("cache") == "cold" and about.get("cached_tokens"):
             yield finding("cold-cache-without-effect")
+
+
+def _grammar(plan: PlannedSequence) -> dict[str, str]:
+    """The structured output that a request states, as SGLang names it.
+
+    Raises:
+        BadInput: It states one that SGLang does not have.
+    """
+    stated = plan.envelope.sampling.structured_outputs if plan.envelope else None
+    found: dict[str, str] = {}
+    for kind, value in (stated or {}).items():
+        if value in (None, False):
+            continue
+        if kind == "json_object":
+            kind, value = "json", {"type": "object"}
+        if kind not in SGLANG_GRAMMARS:
+            raise BadInput(
+                f"sampling.structured_outputs.{kind} is not supported by this engine",
+                f"SGLang has: json_object, {', '.join(SGLANG_GRAMMARS)}",
+            )
+        found[SGLANG_GRAMMARS[kind]] = value if isinstance(value, str) else json.dumps(value)
+    return found
 
 
 def _last(about: Mapping[str, Any], name: str, tokens: Sequence[int]) -> Sequence[Any]:
