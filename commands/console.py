@@ -44,6 +44,8 @@ def stdout_console() -> Console:
     """The console for a result that is text for people."""
     from rich.console import Console
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale without our marks still gets the answer
     return Console(highlight=False)
 
 

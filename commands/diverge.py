@@ -12,7 +12,7 @@ from ..schemas.choices import LEVELS, Level, check_choice
 from ..schemas.errors import BadInput, NothingCompared, RipError, stated_option
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output, check_output_file
-from .console import print_sentence, shown_progress, stderr_console
+from .console import print_sentence, shown_progress, stderr_console, stdout_console
 
 if TYPE_CHECKING:
     from ..schemas.trace import TraceHeader
@@ -24,6 +24,7 @@ Examples:
   rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
   rip diverge old.parquet new.parquet --require numeric --tolerance 0.05
   rip diverge monday.parquet tuesday.parquet --require semantic
+  rip diverge alone.parquet batch.parquet --verbose
   rip diverge alone.parquet batch.parquet --zoom
   rip diverge old.parquet new.parquet --reference fp64.parquet
   rip diverge alone.parquet batch.parquet --json > verdict.json
@@ -62,10 +63,17 @@ def diverge(
             metavar="N.parquet", help="A's lane run again: how far equally good runs differ. Repeatable."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print evidence, statistics and notes behind the verdict, too.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, its text to stderr.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
     """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
+
+    Prints the answer in about ten lines, and evidence, statistics and notes with --verbose.
 
     Where a trace holds no token ids, texts are compared: texts that differ fail the level token, equal ones
     do not prove equal tokens. An engine that takes no seed gets no verdict on tokens: samples are compared.
@@ -75,7 +83,9 @@ def diverge(
     """
     from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare
-    from ..diverge.present.terminal import print_summary
+    from ..diverge.present.first_screen.compose import Scene, first_screen
+    from ..diverge.present.first_screen.places import site_drifts
+    from ..diverge.present.terminal import print_details, print_first_screen
     from ..diverge.reading.load import read_header
     from ..fingerprint.drift import drift
 
@@ -103,7 +113,10 @@ def diverge(
             progress.stage("comparing", done, total, f"{done:,} of {total:,} positions")
 
         verdict = compare(a, b, folder, Context(changes, tolerance, reference, noise or []), show, force)
-    print_summary(console, verdict, folder, headers)
+    answer = console if as_json else stdout_console()
+    print_first_screen(answer, first_screen(verdict, Scene(str(folder), headers, site_drifts(folder))))
+    if verbose:
+        print_details(answer, verdict, folder, headers)
     print_sentence(console, f"Wrote {folder}")
     failed: RipError | None = None
     if zoom:
@@ -117,7 +130,7 @@ def diverge(
             failed = error
         else:
             save_verdict(verdict, folder)
-            print_zoom(console, verdict)
+            print_zoom(answer, verdict)
     if html is not None:
         from ..diverge.present.report.build import write_report
 

@@ -11,7 +11,7 @@ from ..schemas.command_line import ReplayCommand
 from ..schemas.errors import BadInput, EngineFailed, MissingPackage, OutputFailed, RipError
 from ..schemas.files import OutputLock, write_private
 from ..schemas.jsontext import canonical_json, sha256_of
-from .confirm import ConfirmRequest, confirm, has_experiment
+from .confirm import ConfirmRequest, confirm
 from .investigation import sentences
 from .investigation.sides import Sides, lane_texts, read_sides
 from .lanes.isolated import run_isolated
@@ -212,7 +212,7 @@ def _is_proven(verdict: Verdict) -> bool:
 
 def _confirm(request: InvestigateRequest, verdict: Verdict, progress: Progress) -> Verdict:
     """The experiments of all causes that have one."""
-    wanted = [cause for cause in verdict.causes if has_experiment(cause)]
+    wanted = [cause for cause in verdict.causes if cause.has_experiment]
     if not wanted:
         progress.note(sentences.NO_EXPERIMENT)
         return verdict
