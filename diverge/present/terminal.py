@@ -17,6 +17,7 @@ from ..comparison.site_plan import layer_number
 from .findings.experiments import decision
 from .findings.labels import label
 from .findings.sentences import how_to_read, in_shell, sentence
+from .first_screen.causes import own_evidence
 from .first_screen.lines import screen_lines, sparkline
 from .first_screen.screen import Course
 from .format import drift, listed, number, plain, plural
@@ -218,7 +219,7 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
         _item(
             console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence{_decided(cause)})"
         )
-        for found in cause.evidence[:_SHOWN]:
+        for found in own_evidence(verdict.causes, rank - 1)[:_SHOWN]:
             _item(console, 5, "- ", plain(sentence(found)))
         for missing in cause.missing:
             _item(console, 5, "- ", f"missing evidence: {plain(sentence(missing))}", "dim")

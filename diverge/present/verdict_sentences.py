@@ -56,7 +56,7 @@ def _texts_headline(verdict: Verdict) -> str:
         return f"{what} equal as text; token equality is unknown"
     differing = verdict.compared.texts_differing or 0
     place = f"{_name(first)} character {first.character:,}"
-    return f"{_differing(differing, texts)} as text; first: {place}"
+    return f"{_differing(differing, texts)} as text{'; first' if differing > 1 else ''}: {place}"
 
 
 def _what_is_equal(verdict: Verdict) -> str:
@@ -79,7 +79,7 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
     else:
         place = f"{name} step {first.step}"
     many, of = compared.sequences_diverging, compared.sequences
-    return f"{_differing(many, of)}; {'first: ' if many > 1 else ''}{place}"
+    return f"{_differing(many, of)}{'; first: ' if many > 1 else ': '}{place}"
 
 
 def _differing(many: int, of: int) -> str:

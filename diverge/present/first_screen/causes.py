@@ -15,6 +15,7 @@ from ..format import listed, number, plain, plural, shortened
 from .screen import Decided, Row
 
 if TYPE_CHECKING:
+    from ....schemas.findings.evidence import Evidence
     from ....schemas.findings.statement import Statement
     from ....schemas.verdict import Cause, FirstToken, Verdict
 
@@ -68,6 +69,20 @@ def name(cause: Cause) -> str:
     return plain(label(cause))
 
 
+def own_evidence(causes: Sequence[Cause], index: int) -> list[Evidence]:
+    """The evidence of a cause; of an unlikely one only what no cause before it has."""
+    cause = causes[index]
+    if not is_unlikely(cause):
+        return list(cause.evidence)
+    seen = [one for earlier in causes[:index] for one in earlier.evidence]
+    return [one for one in cause.evidence if one not in seen]
+
+
+def is_unlikely(cause: Cause) -> bool:
+    """Little speaks for it, and nobody tested it."""
+    return cause.confidence == "low" and cause.confirmation is None
+
+
 def cause_rows(verdict: Verdict, more: str) -> list[Row]:
     """A row for each cause but the unlikely ones, which share a row, and what only flips a token.
 
@@ -80,7 +95,7 @@ def cause_rows(verdict: Verdict, more: str) -> list[Row]:
     number_of = "" if first == 1 else f"{first}. "
     rows = [Row("cause", number_of + name(leading), judgement(leading), decided=decided(leading))]
     others = [(at, one) for at, one in behind if not (one.id == NEAR_TIE and flips(verdict))]
-    unlikely = [at for at, one in others if one.confidence == "low" and one.confirmation is None]
+    unlikely = [at for at, one in others if is_unlikely(one)]
     for at, one in others:
         if at not in unlikely:
             also = "" if len(rows) > 1 else "also"

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from ....schemas.command_line import path_argument, shell_line
 from ...statistics import rate_without_failures
 from ..findings.labels import label
-from ..findings.reference import reference_sentence
 from ..findings.sentences import in_shell
 from ..format import BROKEN, duration, plain, plural
 from ..prompt_words import prompt_words
 from ..verdict_sentences import has_moved, headline, unfinished_sides
-from ..zoom import proof_line
 from .causes import cause_rows, flips
 from .places import place_rows
 from .screen import FirstScreen, Row, State
@@ -75,6 +73,11 @@ def first_screen(verdict: Verdict, scene: Scene) -> FirstScreen:
         judged=_judged(verdict),
         next=tuple(_next(verdict, scene, state)),
     )
+
+
+def confirm_command(result: str, number: int) -> str:
+    """What runs the experiment of a cause."""
+    return plain(shell_line(["confirm", path_argument(result), str(number)]))
 
 
 def safe_under(verdict: Verdict) -> str:
@@ -140,7 +143,7 @@ def _rows(verdict: Verdict, scene: Scene, state: State) -> list[Row]:
         if not verdict.causes:
             rows.append(Row("cause", "none found in what the two runs recorded"))
         rows += place_rows(verdict, scene.drifts)
-        if (said := flips(verdict)):
+        if said := flips(verdict):
             rows.append(Row("flips", said))
         rows += _proven(verdict)
     if state in ("equal", "moved"):
@@ -150,10 +153,12 @@ def _rows(verdict: Verdict, scene: Scene, state: State) -> list[Row]:
 
 def _proven(verdict: Verdict) -> list[Row]:
     """Where a transplant proved that the difference starts."""
-    zoom = verdict.zoom
-    if zoom is None or zoom.transplant.state != "proven":
+    done = None if verdict.zoom is None else verdict.zoom.transplant
+    if done is None or done.state != "proven":
         return []
-    return [Row("proven", plain(proof_line(zoom)), decided="confirmed")]
+    where = done.origins[0].site if len(done.origins) == 1 else f"{len(done.origins):,} sites"
+    text = f"by experiment: with A's rows put in at {plain(where)}, B follows A to position {done.last}"
+    return [Row("proven", text, decided="confirmed")]
 
 
 def _achieved(verdict: Verdict, state: State) -> list[Row]:
@@ -221,8 +226,7 @@ def _step(verdict: Verdict, scene: Scene, state: State) -> Row:
     ]
     if untried:
         number, cause = untried[0]
-        command = shell_line(["confirm", path_argument(scene.result), str(number)])
-        return Row("next", plain(command), _estimate(cause, scene.headers[1]), command=True)
+        return Row("next", confirm_command(scene.result, number), _estimate(cause, scene.headers[1]), command=True)
     return _without_experiment(verdict, scene)
 
 
