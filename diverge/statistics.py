@@ -175,4 +175,4 @@ def rate_without_failures(of: int) -> float:
     One-sided; source: Clopper and Pearson 1934, Biometrika 26, 404-413, for no failures: 1 − 0.05^(1/n),
     about 3/n. Trials are taken as independent.
     """
-    return 1.0 - 0.05 ** (1.0 / of)
+    return float(1.0 - 0.05 ** (1.0 / of))

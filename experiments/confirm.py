@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..diverge.present.format import duration
 from ..schemas.errors import BadInput
 from ..schemas.files import OutputLock
 from ..schemas.findings.experiments import Confirmation, Limit, RunCompared

@@ -83,7 +83,9 @@ class Runs:
             return failed
         self.number += 1
         many = f"run {self.number} of {max(self.expected, self.number)}: " if self.expected > 1 else ""
-        self.progress.stage(f"{many}{label}", detail=f"about {duration(self.header_b.seconds_again(command.repeats))}")
+        self.progress.stage(
+            f"{many}{label}", detail=f"about {duration(self.header_b.seconds_again(command.repeats))}"
+        )
         log = trace.with_suffix(".log")
         trace.unlink(missing_ok=True)
         arguments = [*self._arguments(command, str(trace)), "--force"]

@@ -110,7 +110,7 @@ def cause_rows(verdict: Verdict, more: str) -> list[Row]:
 
 
 def flips(verdict: Verdict) -> str:
-    """What made the first divergent token another one, in numbers; empty: it was no choice, or not recorded."""
+    """What flipped the first divergent token, in numbers; empty: it was no choice, or is not recorded."""
     first = verdict.first_token
     if first is None or first.step is None or first.token_a is None or first.token_b is None:
         return ""
@@ -141,8 +141,9 @@ def _value(value: object) -> str:
 
 
 def _setting(found: kinds.SettingDiffers) -> str:
-    sides = ("not stated" if found.stated_in == "B" else found.a), (
-        "not stated" if found.stated_in == "A" else found.b
+    sides = (
+        ("not stated" if found.stated_in == "B" else found.a),
+        ("not stated" if found.stated_in == "A" else found.b),
     )
     return _change(found.name, *sides)
 

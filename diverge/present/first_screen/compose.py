@@ -19,7 +19,7 @@ from .screen import FirstScreen, Row, State
 
 if TYPE_CHECKING:
     from ....schemas.trace import TraceHeader
-    from ....schemas.verdict import Cause, FirstToken, Verdict
+    from ....schemas.verdict import Cause, Verdict
 
 _LEVELS = ("token", "numeric", "bitwise")
 """Levels that are always shown; `semantic` only where something is known of it."""
@@ -133,11 +133,15 @@ _EXCERPT = 12
 
 
 def _rows(verdict: Verdict, scene: Scene, state: State) -> list[Row]:
-    rows = []
-    for name in unfinished_sides(verdict):
-        rows.append(Row("limits", f"{name} is an unfinished run: only what it recorded was compared"))
+    cut = "is an unfinished run: only what it recorded was compared"
+    rows = [Row("limits", f"{name} {cut}") for name in unfinished_sides(verdict)]
     if verdict.compared.texts and not verdict.compared.sequences:
         rows.append(Row("limits", "compared as text: a side returns no token ids, so numbers are unknown"))
+    if state == "unknown" and verdict.compared.sequences:
+        rows.append(Row("seen", _extent(verdict)))
+    pairs = None if verdict.agreement is None else verdict.agreement.pairs
+    if pairs is not None:
+        rows.append(Row("agree", f"{pairs.count:,} of {plural(pairs.of, 'pair')} of samples"))
     if state in ("differs", "moved"):
         rows += cause_rows(verdict, scene.more)
         if not verdict.causes:
@@ -226,7 +230,9 @@ def _step(verdict: Verdict, scene: Scene, state: State) -> Row:
     ]
     if untried:
         number, cause = untried[0]
-        return Row("next", confirm_command(scene.result, number), _estimate(cause, scene.headers[1]), command=True)
+        return Row(
+            "next", confirm_command(scene.result, number), _estimate(cause, scene.headers[1]), command=True
+        )
     return _without_experiment(verdict, scene)
 
 
@@ -242,7 +248,9 @@ def _without_experiment(verdict: Verdict, scene: Scene) -> Row:
     if not verdict.compared.rows:
         return Row("next", "record both again with module outputs: rip replay --capture sites")
     if verdict.zoom is None:
-        command = shell_line(["diverge", path_argument(verdict.a.path), path_argument(verdict.b.path), "--zoom"])
+        command = shell_line(
+            ["diverge", path_argument(verdict.a.path), path_argument(verdict.b.path), "--zoom"]
+        )
         return Row("next", plain(command), "finds the op", command=True)
     return Row("next", "report the proof to the owners of the module")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -44,7 +45,7 @@ def sparkline(course: Course, bars: int) -> str:
     """Drift on a log scale, one bar for neighbouring sites, the largest of them: · equal, ? not observed."""
     count = min(bars, len(course.drifts))
     edges = [round(at * len(course.drifts) / count) for at in range(count + 1)]
-    groups = [course.drifts[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    groups = [course.drifts[start:stop] for start, stop in pairwise(edges)]
     moved = [value for value in course.drifts if value and math.isfinite(value)]
     low, high = (math.log10(end(moved)) for end in (min, max)) if moved else (0.0, 0.0)
     return "".join(_bar([value for value in group if value is not None], low, high) for group in groups)

@@ -32,7 +32,7 @@ def site_drifts(folder: Path) -> tuple[float | None, ...]:
     """The median drift of every site of a result, as `Course` has it; empty: no site was compared."""
     columns = ["site", "compared", "by_sketch", "differing", "drift_p50"]
     totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
-    found = []
+    found: list[float | None] = []
     for site in sorted(totals, key=lambda one: one["site"]):
         value = site["drift_p50"]
         if not site["compared"] and not site["by_sketch"]:

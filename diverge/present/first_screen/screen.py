@@ -1,4 +1,4 @@
-"""What the first screen of a result holds. Texts in it are plain: whoever shows them lays them out and escapes them."""
+"""What the first screen of a result holds. Texts are plain: whoever shows them escapes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Course:
     """How the drift goes through the model: one number a site, in execution order."""
 
     drifts: tuple[float | None, ...]
-    """Median relative drift of a site's differing rows; 0: equal, infinity: not finite, None: not observed."""
+    """Median relative drift of a site's differing rows; 0: equal, inf: not finite, None: not observed."""
     end: str
     """What it shows, in two words; empty where a row of its own says it."""
 
