@@ -23,7 +23,7 @@ from rip.diverge.reading.load import read_header
 from rip.schemas.change import Change
 from rip.schemas.findings.execution import ShapeDiffers
 from rip.schemas.findings.experiments import Confirmation
-from rip.schemas.fingerprint import Fingerprint, Section, fact, unavailable
+from rip.schemas.fingerprint import Fact, Fingerprint, Section, fact, unavailable
 from rip.schemas.trace import Request, TraceHeader
 from rip.schemas.verdict import Verdict
 
@@ -44,8 +44,8 @@ def about(*names: str, text: str = PROMPT, **more: object) -> TraceHeader:
     return header(SITES, **said)
 
 
-def fingerprint(value: str) -> Fingerprint:
-    return Fingerprint.build("0", "2026-01-01T00:00:00Z", {"cpu": Section(facts={"cores": fact(value, "t")})})
+def fingerprint(section: str, **facts: Fact) -> Fingerprint:
+    return Fingerprint.build("0", "2026-01-01T00:00:00Z", {section: Section(facts=facts)})
 
 
 def two_causes(folder: Path) -> Verdict:
@@ -55,16 +55,18 @@ def two_causes(folder: Path) -> Verdict:
         disturb(b, 2, site, 1e-4 if site < DOWN else 0.5)
     flip(b, 3, 0.4)
     texts = {str(token): f" w{token}" for token in range(1100)}
-    write_trace(folder / "a.parquet", [a], about("r0", token_text=texts))
-    write_trace(folder / "b.parquet", [b], about("r0", token_text=texts))
+    values = unavailable("not set", "environ"), fact("default", "environ")
+    for side, one, value in zip("ab", (a, b), values, strict=True):
+        seen = fingerprint("determinism", ATEN_CPU_CAPABILITY=value)
+        write_trace(folder / f"{side}.parquet", [one], about("r0", token_text=texts, fingerprint=seen))
     name = f"model.{LABELS[DOWN]}.weight"
     changes = [
         Change(section="model", field="tensors", before=fact({name: "a"}, "t"), after=fact({name: "b"}, "t")),
         Change(
             section="determinism",
             field="ATEN_CPU_CAPABILITY",
-            before=unavailable("not set", "environ"),
-            after=fact("default", "environ"),
+            before=values[0],
+            after=values[1],
         ),
     ]
     return diverge(folder / "a.parquet", folder / "b.parquet", folder / "result", Context(changes))
@@ -75,7 +77,8 @@ def equal(folder: Path, requests: int) -> Verdict:
     sequences = [sequence(at, len(SITES), request_id=f"r{at}") for at in range(requests)]
     names = [one.request_id for one in sequences]
     for name, cores in (("a", "2"), ("b", "4")):
-        write_trace(folder / f"{name}.parquet", sequences, about(*names, fingerprint=fingerprint(cores)))
+        seen = fingerprint("cpu", cores=fact(cores, "t"))
+        write_trace(folder / f"{name}.parquet", sequences, about(*names, fingerprint=seen))
     changes = [
         Change(section="cpu", field=f"f{at}", before=fact(1, "t"), after=fact(2, "t")) for at in range(6)
     ]
@@ -171,7 +174,7 @@ def test_the_first_words_of_a_prompt_are_the_users(tmp_path: Path) -> None:
     long = {"prompt_text": "once\nupon " + "a time " * 40}
     for envelope, said in (
         ({"messages": chat}, "What is this?"),
-        (long, "once upon" + " a time" * 7 + " a…"),
+        (long, "once upon" + " a time" * 7 + "…"),
         ({"prompt_token_ids": [1]}, None),
     ):
         one = Request(request_id="r", envelope_sha256="0" * 64, envelope={"request_id": "r", **envelope})
@@ -180,9 +183,10 @@ def test_the_first_words_of_a_prompt_are_the_users(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def reports(tmp_path: Path) -> tuple[str, str]:
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """The two causes as a page and as Markdown."""
     pytest.importorskip("jinja2")
+    monkeypatch.chdir(tmp_path)
     two_causes(tmp_path)
     write_report(tmp_path / "result", tmp_path / "r.html")
     write_report(tmp_path / "result", tmp_path / "r.md", form="markdown")
