@@ -10,7 +10,7 @@ from ....schemas.command_line import path_argument, shell_line
 from ...statistics import rate_without_failures
 from ..findings.labels import label
 from ..findings.sentences import in_shell
-from ..format import BROKEN, duration, plain, plural
+from ..format import BROKEN, duration, pieces, plain, plural
 from ..prompt_words import prompt_words
 from ..verdict_sentences import has_moved, headline, unfinished_sides
 from .causes import cause_rows, flips
@@ -121,11 +121,19 @@ def _token(token: int | None, texts: dict[str, str]) -> str:
     if token is None:
         return "(ends)"
     text = texts.get(str(token))
-    return f"token {token}" if text is None or BROKEN in text else f'"{plain(text)}"'
+    if text is None or BROKEN in text:
+        return f"token {token}"
+    return _quoted(text)
 
 
 def _excerpt(text: str) -> str:
-    return f'"{plain(text[:_EXCERPT])}"' if text else "(ends)"
+    return _quoted(text[:_EXCERPT]) if text else "(ends)"
+
+
+def _quoted(text: str) -> str:
+    """On one line, what is invisible as a mark."""
+    shown = "".join(part for _, part in pieces(text)).replace("\n", "")
+    return f'"{shown}"'
 
 
 _EXCERPT = 12
