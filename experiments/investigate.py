@@ -65,11 +65,13 @@ class Investigated:
         verdict: With what was confirmed.
         narrowed: The search that was made where no cause was proven; None: none was.
         reports: What was written for people.
+        result: The result folder.
     """
 
     verdict: Verdict
     narrowed: Narrow | None
     reports: list[Path]
+    result: Path
 
 
 def investigate(request: InvestigateRequest, progress: Progress) -> Investigated:
@@ -93,7 +95,7 @@ def investigate(request: InvestigateRequest, progress: Progress) -> Investigated
             if lanes is not None and not _is_proven(verdict):
                 narrowed = _narrow(request, lanes, verdict, progress)
         reports = _report(request, progress)
-    return Investigated(verdict, narrowed, reports)
+    return Investigated(verdict, narrowed, reports, request.out / RESULT)
 
 
 def _enter(request: InvestigateRequest) -> None:

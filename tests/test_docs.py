@@ -39,9 +39,10 @@ def shown_command_lines() -> Iterator[tuple[str, list[str]]]:
         for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
             if language not in ("", "console", "sh", "bash", "text"):
                 continue
-            for line in block.replace("\\\n", " ").splitlines():
+            for line in re.sub(r"\\\n\s*", " ", block).splitlines():
                 if match := re.match(r"\s*(?:\$ )?(?:\S+/)?rip ((?:[a-z-]).*)", line):
-                    yield f"{path.name}: {line.strip()}", arguments(match[1])
+                    # Behind a gap stands what rip prints beside a command.
+                    yield f"{path.name}: {line.strip()}", arguments(re.split(r" {3,}", match[1])[0])
         for code in re.findall(r"(?<!`)`rip ([a-z-][^`]*)`(?!`)", text):
             yield f"{path.name}: rip {code}", arguments(code)
 

@@ -18,9 +18,12 @@ from .findings.experiments import decision
 from .findings.labels import label
 from .findings.sentences import how_to_read, in_shell, sentence
 from .first_screen.causes import own_evidence
+from .first_screen.compose import Scene, first_screen
 from .first_screen.lines import screen_lines, sparkline
+from .first_screen.places import site_drifts
 from .first_screen.screen import Course
 from .format import drift, listed, number, plain, plural
+from .report.reading.traces import find_sources
 from .sequence_sentences import agreement_rows, pattern_lines, text_sides, unique_line
 from .verdict_sentences import is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
@@ -43,6 +46,17 @@ def print_first_screen(console: Console, screen: FirstScreen) -> None:
     width = console.width if console.is_terminal else _WIDTH_WITHOUT_TERMINAL
     for line in screen_lines(screen, width):
         console.print(line, soft_wrap=True)
+
+
+def print_result(console: Console, verdict: Verdict, folder: Path) -> None:
+    """Print the first screen of a result folder, with what experiments decided since.
+
+    Raises:
+        BadInput: A table of the folder cannot be read.
+    """
+    _, sources = find_sources(verdict, folder)
+    headers = sources[0].header, sources[1].header
+    print_first_screen(console, first_screen(verdict, Scene(str(folder), headers, site_drifts(folder))))
 
 
 def print_details(
