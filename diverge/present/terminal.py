@@ -56,7 +56,8 @@ def print_result(console: Console, verdict: Verdict, folder: Path) -> None:
     """
     _, sources = find_sources(verdict, folder)
     headers = sources[0].header, sources[1].header
-    print_first_screen(console, first_screen(verdict, Scene(str(folder), headers, site_drifts(folder))))
+    scene = Scene(str(folder), headers, site_drifts(folder), more="all of it")
+    print_first_screen(console, first_screen(verdict, scene))
 
 
 def print_details(

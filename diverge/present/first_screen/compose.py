@@ -39,18 +39,15 @@ class Scene:
         result: The result folder, as commands name it.
         headers: Of A and B; None: not read.
         drifts: Of every site, see `places.site_drifts`.
-        in_report: It stands in a report: all else stands below, and there is a report already.
+        more: Where the rest stands.
+        in_report: It stands in a report, so there is one already.
     """
 
     result: str
     headers: tuple[TraceHeader | None, TraceHeader | None]
     drifts: Sequence[float | None] = ()
+    more: str = "more: --verbose"
     in_report: bool = False
-
-    @property
-    def more(self) -> str:
-        """Where the rest stands."""
-        return "below" if self.in_report else "more: --verbose"
 
 
 def first_screen(verdict: Verdict, scene: Scene) -> FirstScreen:

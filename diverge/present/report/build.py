@@ -83,7 +83,8 @@ def _read(
     left_out = _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment)
     experiments = proofs(verdict)
     headline = verdict_sentences.headline(verdict)
-    scene = Scene(paths.result, (sources[0].header, sources[1].header), site_drifts(data.folder), True)
+    headers = sources[0].header, sources[1].header
+    scene = Scene(paths.result, headers, site_drifts(data.folder), more="below", in_report=True)
     screen = first_screen(verdict, scene)
     events = timeline(data, views[0] if views else None, sources)
     not_seen = [*(source.missing for source in sources if source.missing), *_limits(verdict)]
