@@ -86,6 +86,7 @@ def diverge(
     from ..diverge.present.first_screen.compose import Scene, first_screen
     from ..diverge.present.first_screen.places import site_drifts
     from ..diverge.present.terminal import print_details, print_first_screen
+    from ..diverge.present.verdict_sentences import level_reason
     from ..diverge.reading.load import read_header
     from ..fingerprint.drift import drift
 
@@ -141,6 +142,9 @@ def diverge(
     if failed is not None:
         raise failed
     _refuse_undecided(verdict, level, headers)
+    judged = verdict.levels[level]
+    if level != "token" and judged.state != "holds":
+        print_sentence(console, f"{level} {judged.state}: {level_reason(judged)}")
     raise typer.Exit(EXIT_HOLDS if verdict.levels[level].state == "holds" else EXIT_FAILS)
 
 
