@@ -15,6 +15,8 @@ from ..schemas.files import check_output, check_output_file
 from .console import print_sentence, shown_progress, stderr_console, stdout_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict
 
@@ -121,17 +123,7 @@ def diverge(
     print_sentence(console, f"Wrote {folder}")
     failed: RipError | None = None
     if zoom:
-        from ..diverge.present.terminal import print_zoom
-        from ..experiments.zoom import save_verdict, zoom_into
-
-        try:
-            with shown_progress(console) as progress:
-                verdict = zoom_into(verdict, (a, b), headers, progress)
-        except RipError as error:  # what was found without it is written all the same
-            failed = error
-        else:
-            save_verdict(verdict, folder)
-            print_zoom(answer, verdict)
+        verdict, failed = _zoomed(verdict, (a, b), headers, folder, (console, answer))
     if html is not None:
         from ..diverge.present.report.build import write_report
 
@@ -146,6 +138,31 @@ def diverge(
     if level != "token" and judged.state != "holds":
         print_sentence(console, f"{level} {judged.state}: {level_reason(judged)}")
     raise typer.Exit(EXIT_HOLDS if verdict.levels[level].state == "holds" else EXIT_FAILS)
+
+
+def _zoomed(
+    verdict: Verdict,
+    traces: tuple[Path, Path],
+    headers: tuple[TraceHeader, TraceHeader],
+    folder: Path,
+    consoles: tuple[Console, Console],
+) -> tuple[Verdict, RipError | None]:
+    """The verdict with what zoom found, printed; or why there is nothing.
+
+    Args:
+        consoles: For progress, and for what is found.
+    """
+    from ..diverge.present.terminal import print_zoom
+    from ..experiments.zoom import save_verdict, zoom_into
+
+    try:
+        with shown_progress(consoles[0]) as progress:
+            verdict = zoom_into(verdict, traces, headers, progress)
+    except RipError as error:  # what was found without it is written all the same
+        return verdict, error
+    save_verdict(verdict, folder)
+    print_zoom(consoles[1], verdict)
+    return verdict, None
 
 
 def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader, TraceHeader]) -> None:
