@@ -80,7 +80,7 @@ class ShownProgress:
         self._words = " · ".join(filter(None, (printable(name), note)))
 
     def _time_left(self, done: int, total: int | None) -> str:
-        from ..experiments.progress import time_in_words
+        from ..diverge.present.format import time_in_words
 
         first = self._counted[0]
         took = self._clock() - self._began

@@ -61,6 +61,11 @@ def duration(*runs: float | None) -> str:
     seconds = sum(known)
     if len(known) < len(runs):
         return f"{len(runs)} times as long as B's run" if len(runs) > 1 else "as long as B's run"
+    return time_in_words(seconds)
+
+
+def time_in_words(seconds: float) -> str:
+    """`20 s`, `3 min`, `2.5 h`."""
     if seconds < 90:
         return f"{max(5, round(seconds / 5) * 5)} s"
     if seconds < 5400:

@@ -14,7 +14,7 @@ from ...schemas.errors import OutputFailed
 from ...schemas.findings.experiments import Run, RunFailed
 from ...schemas.jsontext import sha256_of
 from ..lanes.isolated import run_isolated
-from ..progress import Progress, time_in_words
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
