@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS, EXIT_NOTHING_COMPARED
-from .console import print_sentence, shown_progress, stderr_console
+from .console import print_sentence, shown_progress, stderr_console, stdout_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,6 +73,10 @@ def confirm(
     print_sentence(console, f"Wrote {folder / 'summary.json'}")
     if as_json:
         print(verdict.to_json(), end="")
+    else:
+        from ..diverge.present.terminal import print_result
+
+        print_result(stdout_console(), verdict, folder)
     if "confirmed" in states:
         raise typer.Exit(EXIT_HOLDS)
     raise typer.Exit(EXIT_NOTHING_COMPARED if "not decided" in states else EXIT_FAILS)

@@ -44,6 +44,8 @@ def stdout_console() -> Console:
     """The console for a result that is text for people."""
     from rich.console import Console
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a locale without our marks still gets the answer
     return Console(highlight=False)
 
 
@@ -78,7 +80,7 @@ class ShownProgress:
         self._words = " · ".join(filter(None, (printable(name), note)))
 
     def _time_left(self, done: int, total: int | None) -> str:
-        from ..experiments.progress import time_in_words
+        from ..diverge.present.format import time_in_words
 
         first = self._counted[0]
         took = self._clock() - self._began

@@ -12,9 +12,11 @@ from ..schemas.choices import LEVELS, Level, check_choice
 from ..schemas.errors import BadInput, NothingCompared, RipError, stated_option
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
 from ..schemas.files import check_output, check_output_file
-from .console import print_sentence, shown_progress, stderr_console
+from .console import print_sentence, shown_progress, stderr_console, stdout_console
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Verdict
 
@@ -24,6 +26,7 @@ Examples:
   rip diverge old.parquet new.parquet -o review --html review.html --tolerance 0.05
   rip diverge old.parquet new.parquet --require numeric --tolerance 0.05
   rip diverge monday.parquet tuesday.parquet --require semantic
+  rip diverge alone.parquet batch.parquet --verbose
   rip diverge alone.parquet batch.parquet --zoom
   rip diverge old.parquet new.parquet --reference fp64.parquet
   rip diverge alone.parquet batch.parquet --json > verdict.json
@@ -62,10 +65,17 @@ def diverge(
             metavar="N.parquet", help="A's lane run again: how far equally good runs differ. Repeatable."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print evidence, statistics and notes behind the verdict, too.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the verdict as JSON, its text to stderr.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing results.")] = False,
 ) -> None:
     """Compare two traces: the first divergent token, the first differing layer, the drift, and why.
+
+    Prints the answer in about ten lines, and evidence, statistics and notes with --verbose.
 
     Where a trace holds no token ids, texts are compared: texts that differ fail the level token, equal ones
     do not prove equal tokens. An engine that takes no seed gets no verdict on tokens: samples are compared.
@@ -75,7 +85,10 @@ def diverge(
     """
     from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare
-    from ..diverge.present.terminal import print_summary
+    from ..diverge.present.first_screen.compose import Scene, first_screen
+    from ..diverge.present.first_screen.places import site_drifts
+    from ..diverge.present.terminal import print_details, print_first_screen
+    from ..diverge.present.verdict_sentences import level_reason
     from ..diverge.reading.load import read_header
     from ..fingerprint.drift import drift
 
@@ -103,21 +116,14 @@ def diverge(
             progress.stage("comparing", done, total, f"{done:,} of {total:,} positions")
 
         verdict = compare(a, b, folder, Context(changes, tolerance, reference, noise or []), show, force)
-    print_summary(console, verdict, folder, headers)
+    answer = console if as_json else stdout_console()
+    print_first_screen(answer, first_screen(verdict, Scene(str(folder), headers, site_drifts(folder))))
+    if verbose:
+        print_details(answer, verdict, folder, headers)
     print_sentence(console, f"Wrote {folder}")
     failed: RipError | None = None
     if zoom:
-        from ..diverge.present.terminal import print_zoom
-        from ..experiments.zoom import save_verdict, zoom_into
-
-        try:
-            with shown_progress(console) as progress:
-                verdict = zoom_into(verdict, (a, b), headers, progress)
-        except RipError as error:  # what was found without it is written all the same
-            failed = error
-        else:
-            save_verdict(verdict, folder)
-            print_zoom(console, verdict)
+        verdict, failed = _zoomed(verdict, (a, b), headers, folder, (console, answer))
     if html is not None:
         from ..diverge.present.report.build import write_report
 
@@ -128,7 +134,35 @@ def diverge(
     if failed is not None:
         raise failed
     _refuse_undecided(verdict, level, headers)
+    judged = verdict.levels[level]
+    if level != "token" and judged.state != "holds":
+        print_sentence(console, f"{level} {judged.state}: {level_reason(judged)}")
     raise typer.Exit(EXIT_HOLDS if verdict.levels[level].state == "holds" else EXIT_FAILS)
+
+
+def _zoomed(
+    verdict: Verdict,
+    traces: tuple[Path, Path],
+    headers: tuple[TraceHeader, TraceHeader],
+    folder: Path,
+    consoles: tuple[Console, Console],
+) -> tuple[Verdict, RipError | None]:
+    """The verdict with what zoom found, printed; or why there is nothing.
+
+    Args:
+        consoles: For progress, and for what is found.
+    """
+    from ..diverge.present.terminal import print_zoom
+    from ..experiments.zoom import save_verdict, zoom_into
+
+    try:
+        with shown_progress(consoles[0]) as progress:
+            verdict = zoom_into(verdict, traces, headers, progress)
+    except RipError as error:  # what was found without it is written all the same
+        return verdict, error
+    save_verdict(verdict, folder)
+    print_zoom(consoles[1], verdict)
+    return verdict, None
 
 
 def _refuse_undecided(verdict: Verdict, level: Level, headers: tuple[TraceHeader, TraceHeader]) -> None:

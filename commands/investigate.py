@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..schemas.exit_codes import EXIT_FAILS, EXIT_HOLDS
-from .console import print_sentence, shown_progress, stderr_console
+from .console import print_sentence, shown_progress, stderr_console, stdout_console
 from .lane_options import AllowDrift, EngineName, Model, Settings
 
 EXAMPLES = """\b
@@ -65,5 +65,9 @@ def investigate(
         print_sentence(console, f"Wrote {path}")
     if as_json:
         print(found.verdict.to_json(), end="")
+    else:
+        from ..diverge.present.terminal import print_result
+
+        print_result(stdout_console(), found.verdict, found.result)
     holds = found.verdict.levels["token"].state == "holds"
     raise typer.Exit(EXIT_HOLDS if holds else EXIT_FAILS)

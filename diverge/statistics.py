@@ -167,3 +167,12 @@ def survival_bounds(
 def half_life(curve: Sequence[SurvivalPoint]) -> int | None:
     """The first step at which at most half of the sequences agree."""
     return next((point.step for point in curve if point.share <= 0.5), None)
+
+
+def rate_without_failures(of: int) -> float:
+    """The largest rate of failure that `of` trials without one are compatible with, at 95 %.
+
+    One-sided; source: Clopper and Pearson 1934, Biometrika 26, 404-413, for no failures: 1 − 0.05^(1/n),
+    about 3/n. Trials are taken as independent.
+    """
+    return float(1.0 - 0.05 ** (1.0 / of))

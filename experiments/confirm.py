@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..diverge.present.format import duration
 from ..schemas.errors import BadInput
 from ..schemas.files import OutputLock
 from ..schemas.findings.experiments import Confirmation, Limit, RunCompared
 from ..schemas.findings.statement import Command, Undone
-from .confirming.decide import Case, decide, decide_undone, needs_control
-from .confirming.runs import Runs, in_words
+from .confirming.decide import Case, decide, decide_undone
+from .confirming.runs import Runs
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _wanted(request: ConfirmRequest, verdict: Verdict) -> list[tuple[int, Cause]
             "there is nothing to confirm",
         )
     if request.every:
-        found = [(number, cause) for number, cause in causes if has_experiment(cause)]
+        found = [(number, cause) for number, cause in causes if cause.has_experiment]
         if not found:
             raise BadInput(
                 f"no cause of {request.result} has an experiment", "look at the evidence: rip report"
@@ -138,9 +139,9 @@ def _wanted(request: ConfirmRequest, verdict: Verdict) -> list[tuple[int, Cause]
             f"{request.result} has no cause {request.number}", f"choose one from 1 to {len(causes)}"
         )
     cause = causes[request.number - 1][1]
-    if has_experiment(cause):
+    if cause.has_experiment:
         return [(request.number, cause)]
-    others = [str(number) for number, other in causes if has_experiment(other)]
+    others = [str(number) for number, other in causes if other.has_experiment]
     if cause.confirm is not None and cause.confirm.purpose == "rerun program":
         raise BadInput(
             f"cause {request.number} needs a run of your own program",
@@ -152,11 +153,6 @@ def _wanted(request: ConfirmRequest, verdict: Verdict) -> list[tuple[int, Cause]
     )
 
 
-def has_experiment(cause: Cause) -> bool:
-    """Whether rip can run what would confirm a cause."""
-    return cause.confirm is not None and cause.confirm.purpose == "rerun" and bool(cause.confirm.argv)
-
-
 def _union(wanted: Sequence[tuple[int, Cause]]) -> list[Undone]:
     """What all causes undo; empty: fewer than two of them undo something of their own."""
     union: dict[tuple[str, str], Undone] = {}
@@ -164,7 +160,7 @@ def _union(wanted: Sequence[tuple[int, Cause]]) -> list[Undone]:
     for _, cause in wanted:
         assert cause.confirm is not None
         mine = [one for one in cause.confirm.changes if one.of != "mode"]
-        if mine and needs_control(cause) and cause.interpretation != "other padding side":
+        if mine and cause.needs_control and cause.interpretation != "other padding side":
             kinds.add(_names(cause.confirm))
             union |= {(one.of, one.name): one for one in mine if (one.of, one.name) not in union}
     return list(union.values()) if len(kinds) > 1 else []
@@ -183,7 +179,7 @@ def _announce(
 ) -> None:
     """Say how many runs it takes, and how long."""
     planned = [cause.confirm for _, cause in wanted if cause.confirm is not None]
-    if any(needs_control(cause) for _, cause in wanted):
+    if any(cause.needs_control for _, cause in wanted):
         planned.insert(0, case.control)
     if union:
         planned.append(commands.undo(union))
@@ -194,9 +190,7 @@ def _announce(
     if not missing:
         progress.note(f"{kept} runs are there already; nothing runs (--force runs them again)")
         return
-    each = [runs.seconds_of(command) for command in missing.values()]
-    known = [seconds for seconds in each if seconds is not None]
-    total = in_words(sum(known) + 5.0 * (len(known) - 1) if len(known) == len(each) else None)
+    total = duration(*(case.headers[1].seconds_again(command.repeats) for command in missing.values()))
     many = "1 run" if len(missing) == 1 else f"{len(missing)} runs"
     before = f"; {kept} more are there already" if kept else ""
     progress.note(f"{many} of B's requests, about {total} in all{before}. Ctrl-C keeps what is finished.")
@@ -250,7 +244,7 @@ def _others(cause: Cause, union: Sequence[Undone]) -> list[Undone]:
     assert cause.confirm is not None
     own = _names(cause.confirm)
     rest = [one for one in union if (one.of, one.name) not in own]
-    return rest if len(rest) < len(union) and needs_control(cause) else []
+    return rest if len(rest) < len(union) and cause.needs_control else []
 
 
 def _left_out(

@@ -11,7 +11,7 @@ from ..schemas.command_line import ReplayCommand
 from ..schemas.errors import BadInput, EngineFailed, MissingPackage, OutputFailed, RipError
 from ..schemas.files import OutputLock, write_private
 from ..schemas.jsontext import canonical_json, sha256_of
-from .confirm import ConfirmRequest, confirm, has_experiment
+from .confirm import ConfirmRequest, confirm
 from .investigation import sentences
 from .investigation.sides import Sides, lane_texts, read_sides
 from .lanes.isolated import run_isolated
@@ -65,11 +65,13 @@ class Investigated:
         verdict: With what was confirmed.
         narrowed: The search that was made where no cause was proven; None: none was.
         reports: What was written for people.
+        result: The result folder.
     """
 
     verdict: Verdict
     narrowed: Narrow | None
     reports: list[Path]
+    result: Path
 
 
 def investigate(request: InvestigateRequest, progress: Progress) -> Investigated:
@@ -93,7 +95,7 @@ def investigate(request: InvestigateRequest, progress: Progress) -> Investigated
             if lanes is not None and not _is_proven(verdict):
                 narrowed = _narrow(request, lanes, verdict, progress)
         reports = _report(request, progress)
-    return Investigated(verdict, narrowed, reports)
+    return Investigated(verdict, narrowed, reports, request.out / RESULT)
 
 
 def _enter(request: InvestigateRequest) -> None:
@@ -212,7 +214,7 @@ def _is_proven(verdict: Verdict) -> bool:
 
 def _confirm(request: InvestigateRequest, verdict: Verdict, progress: Progress) -> Verdict:
     """The experiments of all causes that have one."""
-    wanted = [cause for cause in verdict.causes if has_experiment(cause)]
+    wanted = [cause for cause in verdict.causes if cause.has_experiment]
     if not wanted:
         progress.note(sentences.NO_EXPERIMENT)
         return verdict

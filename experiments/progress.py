@@ -30,12 +30,3 @@ def show_bytes(progress: Progress, name: str) -> Callable[[int, int], None]:
         progress.stage(name, done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
     return show
-
-
-def time_in_words(seconds: float) -> str:
-    """`20 s`, `3 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{max(5, round(seconds / 5) * 5)} s"
-    if seconds < 5400:
-        return f"{round(seconds / 60)} min"
-    return f"{seconds / 3600:.1f} h"

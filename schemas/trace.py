@@ -249,6 +249,14 @@ class TraceHeader(Document):
     token_text: dict[str, str] = {}
     """Text of every token id that occurs (as a JSON key), so that reports can show words."""
 
+    def seconds_again(self, repeats: int = 1) -> float | None:
+        """How long its requests take when they run again, so often; None: it does not tell."""
+        if not self.seconds:
+            return None
+        setting, load = self.lane.settings.get("repeat"), self.seconds.get("load", 0.0)
+        ran = setting.resolved if setting is not None and isinstance(setting.resolved, int) else 1
+        return load + (sum(self.seconds.values()) - load) * repeats / ran
+
 
 def parts_folder(path: Path) -> Path:
     """Where the parts of the trace `path` are."""

@@ -182,6 +182,10 @@ Interpretation = Literal[
     "module computes it otherwise",
 ]
 """How to read what a confirming command gives."""
+_UNDO_NOTHING: frozenset[Interpretation] = frozenset(
+    {"fresh cache", "repeats differ", "repeats at the same place", "repeats choose", "forced tokens"}
+)
+"""Of commands that run B as it was."""
 
 
 class Cause(Record):
@@ -206,6 +210,16 @@ class Cause(Record):
     """The same in words, for readers; in a document of version 1 these are all there is."""
     confirmation: Confirmation | None = None
     """What `rip confirm` decided by experiment; absent: nobody ran it."""
+
+    @property
+    def has_experiment(self) -> bool:
+        """Whether rip can run what would confirm it."""
+        return self.confirm is not None and self.confirm.purpose == "rerun" and bool(self.confirm.argv)
+
+    @property
+    def needs_control(self) -> bool:
+        """Whether its experiment undoes something of B, so that B as it was has to run again, too."""
+        return self.interpretation not in _UNDO_NOTHING
 
 
 class Compared(Record):

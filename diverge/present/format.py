@@ -47,6 +47,32 @@ def drift_cell(value: float | None) -> str:
     return "below resolution" if value == 0 else drift(value)
 
 
+START_S = 5.0
+"""Seconds that a process takes to start and to hash a small model, beside what a trace tells."""
+
+
+def duration(*runs: float | None) -> str:
+    """How long runs take, each in a process of its own: `20 s`, `3 min`, `2.5 h`.
+
+    Args:
+        runs: Seconds of each; None: not known.
+    """
+    known = [seconds + START_S for seconds in runs if seconds is not None]
+    seconds = sum(known)
+    if len(known) < len(runs):
+        return f"{len(runs)} times as long as B's run" if len(runs) > 1 else "as long as B's run"
+    return time_in_words(seconds)
+
+
+def time_in_words(seconds: float) -> str:
+    """`20 s`, `3 min`, `2.5 h`."""
+    if seconds < 90:
+        return f"{max(5, round(seconds / 5) * 5)} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def moment(time: str) -> str:
     """An ISO 8601 time in UTC, to the second, for people; any other text as it is."""
     found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", time)

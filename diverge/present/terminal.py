@@ -1,4 +1,4 @@
-"""What `rip diverge` prints: the verdict, drift by layer, causes, and the next command."""
+"""What `rip diverge` prints: the first screen, and behind `--verbose` evidence, statistics and notes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from ..comparison.site_plan import layer_number
 from .findings.experiments import decision
 from .findings.labels import label
 from .findings.sentences import how_to_read, in_shell, sentence
+from .first_screen.causes import own_evidence
+from .first_screen.compose import Scene, first_screen
+from .first_screen.lines import screen_lines, sparkline
+from .first_screen.places import site_drifts
+from .first_screen.screen import Course
 from .format import drift, listed, number, plain, plural
+from .report.reading.traces import find_sources
 from .sequence_sentences import agreement_rows, pattern_lines, text_sides, unique_line
-from .verdict_sentences import headline, is_cut, level_reason, logprob_line, reference_lines, second_line
+from .verdict_sentences import is_cut, level_reason, logprob_line, reference_lines, second_line
 from .zoom import zoom_lines
 
 if TYPE_CHECKING:
@@ -28,20 +34,38 @@ if TYPE_CHECKING:
     from ...schemas.change import Change
     from ...schemas.trace import TraceHeader
     from ...schemas.verdict import Cause, Verdict
+    from .first_screen.screen import FirstScreen
 
-_BARS = "▁▂▃▄▅▆▇█"
 _STATE_STYLE = {"holds": "green", "fails": "red"}
 _SHOWN = 6
 _WIDTH_WITHOUT_TERMINAL = 160
 
 
-def print_summary(
+def print_first_screen(console: Console, screen: FirstScreen) -> None:
+    """Print the answer of a comparison, in about ten lines."""
+    width = console.width if console.is_terminal else _WIDTH_WITHOUT_TERMINAL
+    for line in screen_lines(screen, width):
+        console.print(line, soft_wrap=True)
+
+
+def print_result(console: Console, verdict: Verdict, folder: Path) -> None:
+    """Print the first screen of a result folder, with what experiments decided since.
+
+    Raises:
+        BadInput: A table of the folder cannot be read.
+    """
+    _, sources = find_sources(verdict, folder)
+    headers = sources[0].header, sources[1].header
+    scene = Scene(str(folder), headers, site_drifts(folder), more="all of it")
+    print_first_screen(console, first_screen(verdict, scene))
+
+
+def print_details(
     console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
 ) -> None:
-    """Print a verdict for people.
+    """Print what the first screen leaves out: evidence, statistics, notes, and the commands in full.
 
     Args:
-        console: Of stderr.
         verdict: The verdict.
         folder: The result folder, for totals by site and for the next command.
         headers: Headers of A and B, for token text.
@@ -59,7 +83,7 @@ def print_summary(
 def _print_all(
     console: Console, verdict: Verdict, folder: Path, headers: tuple[TraceHeader, TraceHeader]
 ) -> None:
-    _line(console, 0, headline(verdict), "bold")
+    console.print()
     _line(console, 0, second_line(verdict))
     if logprobs := logprob_line(verdict):
         _line(console, 0, logprobs)
@@ -81,7 +105,7 @@ def _print_all(
     if verdict.first_site is not None:
         console.print()
         sql = "SELECT * FROM site_totals WHERE differing > 0"
-        _command(console, 0, f"Next: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
+        _command(console, 0, f"Look closer: {shlex.join(['rip', 'query', str(folder), sql])}", "dim")
 
 
 def print_zoom(console: Console, verdict: Verdict) -> None:
@@ -192,21 +216,13 @@ def _print_drift(console: Console, folder: Path) -> None:
     moved = [value for value in by_layer.values() if value > 0 and math.isfinite(value)]
     if not moved:
         return
-    low, high = math.log10(min(moved)), math.log10(max(moved))
-    layers = range(max(by_layer) + 1)
-    line = "".join(_bar(by_layer[layer], low, high) if layer in by_layer else "?" for layer in layers)
+    last = max(by_layer)
+    line = sparkline(Course(tuple(by_layer.get(layer) for layer in range(last + 1)), ""), last + 1)
     console.print()
-    console.print(Text.assemble("  drift by layer 0 … ", str(max(by_layer)), "  ", (line, "cyan")))
-    span = drift(max(moved)) if low == high else f"{drift(min(moved))} to {drift(max(moved))}"
+    console.print(Text.assemble("  drift by layer 0 … ", str(last), "  ", (line, "cyan")))
+    span = drift(moved[0]) if min(moved) == max(moved) else f"{drift(min(moved))} to {drift(max(moved))}"
     unseen = "; ? not observed" if "?" in line else ""
     console.print(Text(f"  median relative drift of differing rows: {span}; · equal{unseen}"))
-
-
-def _bar(value: float, low: float, high: float) -> str:
-    if value <= 0 or not math.isfinite(value):
-        return "·"
-    share = 1.0 if high == low else (math.log10(value) - low) / (high - low)
-    return _BARS[round(share * (len(_BARS) - 1))]
 
 
 def _print_causes(console: Console, verdict: Verdict) -> None:
@@ -218,7 +234,7 @@ def _print_causes(console: Console, verdict: Verdict) -> None:
         _item(
             console, 2, f"{rank}. ", f"{plain(label(cause))} ({cause.confidence} confidence{_decided(cause)})"
         )
-        for found in cause.evidence[:_SHOWN]:
+        for found in own_evidence(verdict.causes, rank - 1)[:_SHOWN]:
             _item(console, 5, "- ", plain(sentence(found)))
         for missing in cause.missing:
             _item(console, 5, "- ", f"missing evidence: {plain(sentence(missing))}", "dim")

@@ -15,70 +15,81 @@ if TYPE_CHECKING:
 
     from ...schemas.reference import Reference
     from ...schemas.trace import TraceHeader
-    from ...schemas.verdict import Compared, FirstText, FirstToken, LevelVerdict, Verdict
+    from ...schemas.verdict import Compared, FirstText, FirstToken, LevelVerdict, OfSequence, Verdict
 
 
 def headline(verdict: Verdict) -> str:
-    """The verdict in one short sentence."""
-    token = verdict.levels.get("token")
+    """The verdict in one short line, without a period."""
+    token, compared = verdict.levels.get("token"), verdict.compared
     if verdict.first_token is not None:
-        return _token_divergence(verdict.first_token, verdict.compared)
-    if verdict.compared.texts and not verdict.compared.sequences:
+        return _token_divergence(verdict.first_token, compared)
+    if compared.texts and not compared.sequences:
         return _texts_headline(verdict)
     if token is None or token.state == "not comparable":
         reasons = "" if token is None else plain(why(token))
-        return f"Token equality is unknown{': ' if reasons else ''}{reasons}."
+        return f"Token equality is unknown{': ' if reasons else ''}{reasons}".rstrip(".")
     if token.state == "fails":
-        return "Under the forced tokens, A and B would choose different tokens."
+        return "Under the forced tokens, A and B would choose different tokens"
+    if has_moved(verdict):
+        return f"{_answers(compared)} equal, the numbers are not{_largest(verdict)}"
     bitwise = verdict.levels.get("bitwise")
     if bitwise is not None and bitwise.state == "holds":
         return _what_is_equal(verdict)
-    if has_moved(verdict):
-        return "The tokens are equal, the numbers differ."
-    return "The tokens are equal."
+    return f"{_answers(compared)} equal"
+
+
+def _answers(compared: Compared) -> str:
+    many = compared.sequences
+    return f"All {many:,} answers are" if many > 1 else "The answer is"
+
+
+def _largest(verdict: Verdict) -> str:
+    largest = largest_difference(verdict)
+    return f": a {difference_kind(verdict)} differs by up to {number(largest)}" if largest else ""
 
 
 def _texts_headline(verdict: Verdict) -> str:
     """Where no sequence has tokens on both sides."""
     texts, first = verdict.compared.texts or 0, verdict.first_text
     if first is None:
-        return f"{plural(texts, 'text')} compared: equal. Token equality is unknown."
+        what = f"All {texts:,} answers are" if texts > 1 else "The answer is"
+        return f"{what} equal as text; token equality is unknown"
     differing = verdict.compared.texts_differing or 0
-    many = f" {differing:,} of {plural(texts, 'text')} {does(differing, 'differ')}." if texts > 1 else ""
-    name = request_name(*first.sequence)
-    return f"The texts of {name} differ from character {first.character:,} on.{many}"
+    place = f"{_name(first)} character {first.character:,}"
+    return f"{_differing(differing, texts)} as text{'; first' if differing > 1 else ''}: {place}"
 
 
 def _what_is_equal(verdict: Verdict) -> str:
     """Equal in all that was compared, which is less than everything where sites were not captured."""
     compared = verdict.compared
     if not compared.rows:
-        return "No difference found: tokens and logits compared, no site."
+        return "No difference found: tokens and logits compared, no site"
     sides = (verdict.a, verdict.b)
     if any(side.site_filter or side.sites not in (None, compared.sites) for side in sides):
-        return f"No difference found: tokens, logits and {plural(compared.sites, 'site')} compared."
-    return "The two runs are bitwise equal."
+        return f"No difference found: tokens, logits and {plural(compared.sites, 'site')} compared"
+    return "The two runs are bitwise equal"
 
 
 def _token_divergence(first: FirstToken, compared: Compared) -> str:
-    name = request_name(*first.sequence)
-    ended, other = ("A", "B") if first.token_a is None else ("B", "A")
-    if compared.sequences > 1:
-        if first.step is None:
-            at = f"in the prompt of {name}, position {first.position}"
-        elif first.token_a is None or first.token_b is None:
-            at = f"where {ended} ends: step {first.step} of {name}"
-        else:
-            at = f"at step {first.step} of {name}"
-        diverging = compared.sequences_diverging
-        order = "first " if diverging > 1 else ""
-        many = f"{diverging:,} of {plural(compared.sequences, 'sequence')} {does(diverging, 'diverge')}"
-        return f"{many}, {order}{at}."
+    name = _name(first)
     if first.step is None:
-        return f"The prompts of {name} differ at position {first.position}."
-    if first.token_a is None or first.token_b is None:
-        return f"In {name}, {ended} ends at step {first.step}; {other} continues."
-    return f"Tokens diverge at step {first.step} of {name}."
+        place = f"in the prompt of {name}, position {first.position}"
+    elif first.token_a is None or first.token_b is None:
+        place = f"{name} step {first.step}, where {'A' if first.token_a is None else 'B'} ends"
+    else:
+        place = f"{name} step {first.step}"
+    many, of = compared.sequences_diverging, compared.sequences
+    return f"{_differing(many, of)}{'; first: ' if many > 1 else ': '}{place}"
+
+
+def _differing(many: int, of: int) -> str:
+    """`4 of 8 answers differ`."""
+    return f"{many:,} of {plural(of, 'answer')} {does(many, 'differ')}" if of > 1 else "The answer differs"
+
+
+def _name(one: OfSequence) -> str:
+    """A sequence by its request, as short as it can be named."""
+    return plain(one.request_id) + (f" sample {one.sample}" if one.sample else "")
 
 
 def second_line(verdict: Verdict) -> str:

@@ -274,11 +274,6 @@ _BY_INTERPRETATION: dict[str, _Decide] = {
 """How causes are decided whose experiment undoes nothing of B."""
 
 
-def needs_control(cause: Cause) -> bool:
-    """Whether B as it was has to run again, too."""
-    return cause.interpretation not in _BY_INTERPRETATION
-
-
 def _header(trace: Path) -> TraceHeader:
     from ...diverge.reading.load import read_header
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...diverge.present.format import duration
 from ...schemas.errors import OutputFailed
 from ...schemas.findings.experiments import Run, RunFailed
 from ...schemas.jsontext import sha256_of
 from ..lanes.isolated import run_isolated
-from ..progress import Progress, time_in_words
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +83,9 @@ class Runs:
             return failed
         self.number += 1
         many = f"run {self.number} of {max(self.expected, self.number)}: " if self.expected > 1 else ""
-        self.progress.stage(f"{many}{label}", detail=f"about {in_words(self.seconds_of(command))}")
+        self.progress.stage(
+            f"{many}{label}", detail=f"about {duration(self.header_b.seconds_again(command.repeats))}"
+        )
         log = trace.with_suffix(".log")
         trace.unlink(missing_ok=True)
         arguments = [*self._arguments(command, str(trace)), "--force"]
@@ -104,31 +107,3 @@ class Runs:
         at = arguments.index("-o")
         settings = [word for pair in self.settings for word in ("--set", pair)]
         return [*arguments[:at], *settings, "-o", out, *arguments[at + 2 :]]
-
-    def seconds_of(self, command: Command) -> float | None:
-        """How long a command takes, as B's run tells; None: B's trace does not."""
-        seconds = self.header_b.seconds
-        if not seconds:
-            return None
-        before, now = self._repeats, _repeats_of(command.argv)
-        return seconds.get("load", 0.0) + (sum(seconds.values()) - seconds.get("load", 0.0)) * now / before
-
-    @property
-    def _repeats(self) -> int:
-        setting = self.header_b.lane.settings.get("repeat")
-        return setting.resolved if setting is not None and isinstance(setting.resolved, int) else 1
-
-
-def _repeats_of(argv: Sequence[str]) -> int:
-    return int(argv[argv.index("--repeat") + 1]) if "--repeat" in argv else 1
-
-
-START_S = 5.0
-"""Seconds that a process takes to start and to hash a small model, beside what B's trace tells."""
-
-
-def in_words(seconds: float | None) -> str:
-    """`20 s`, `3 min`, `2.5 h`."""
-    if seconds is None:
-        return "as long as B's run"
-    return time_in_words(seconds + START_S)

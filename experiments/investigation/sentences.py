@@ -42,7 +42,7 @@ def replayed(side: str, lane: Path, header: TraceHeader, kept: bool) -> str:
 def compared(verdict: Verdict, kept: bool) -> str:
     """The comparison."""
     causes = "" if not verdict.causes else f" First cause: {label(verdict.causes[0])}."
-    return f"compare      {headline(verdict)}{causes}{' (done before)' if kept else ''}"
+    return f"compare      {headline(verdict)}.{causes}{' (done before)' if kept else ''}"
 
 
 def decided(number: int, cause: Cause | None, found: Confirmation, kept: bool) -> str:

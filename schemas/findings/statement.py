@@ -110,3 +110,8 @@ class Command(Statement):
     def changes(self) -> list[Undone]:
         """What is otherwise than B."""
         return self.undoes or []
+
+    @property
+    def repeats(self) -> int:
+        """Of `rerun`: how often it runs the requests."""
+        return int(self.argv[self.argv.index("--repeat") + 1]) if "--repeat" in self.argv else 1

@@ -147,4 +147,4 @@ def test_a_model_that_has_moved_is_told_with_its_side_after_the_comparison(rip, 
     assert "huggingface" not in done.err.lower()
     assert (tmp_path / "result" / "summary.json").is_file()
     (tmp_path / "elsewhere").rename(tmp_path / f"org/model-{gone}")
-    assert "proven" in rip("diverge", "a.parquet", "b.parquet", "--zoom", "-o", "again").err
+    assert "proven" in rip("diverge", "a.parquet", "b.parquet", "--zoom", "-o", "again").out

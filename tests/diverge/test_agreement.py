@@ -168,14 +168,15 @@ def test_one_sample_of_an_engine_without_a_seed_asks_for_more(
     monkeypatch.chdir(tmp_path)
     for name, letter in (("a", "x"), ("b", "y")):
         trace(tmp_path / f"{name}.parquet", {"r0": letter}, abilities=UNSEEDED, requests=asked(1, r0=0.7))
-    monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet"])
+    monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet", "--verbose"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 3
-    err = capsys.readouterr().err
-    assert "0 of 1: 0.00 (0.00 to 0.79)" in err
-    assert "--repeat 8" in err
-    assert "takes no seed: its draws cannot be repeated" in err
+    out, err = capsys.readouterr()
+    assert "0 of 1 pair of samples" in out
+    assert "0 of 1: 0.00 (0.00 to 0.79)" in out
+    assert "--repeat 8" in out + err
+    assert "takes no seed: its draws cannot be repeated" in out + err
 
 
 def test_text_only_samples_agree_by_text(tmp_path: Path) -> None:

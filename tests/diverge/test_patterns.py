@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rip.diverge import patterns as patterns_causes
 from rip.diverge.compare import diverge
-from rip.diverge.present.terminal import print_summary
+from rip.diverge.present.terminal import print_details
 from rip.diverge.reading.load import read_header
 from rip.diverge.result_folder import LATER_TABLES
 from rip.diverge.statistics import jump_of, survival, wilson
@@ -263,7 +263,7 @@ def test_the_terminal_tells_it_of_eight_sequences_and_not_of_seven(tmp_path: Pat
         paths = write(folder, [(a, b) for a, b, _ in list(scene())[:count]])
         verdict = diverge(*paths, folder / "out")
         console = Console(record=True, width=200, file=(folder / "said").open("w"))
-        print_summary(console, verdict, folder / "out", (read_header(paths[0]), read_header(paths[1])))
+        print_details(console, verdict, folder / "out", (read_header(paths[0]), read_header(paths[1])))
         console.file.close()
         said = (folder / "said").read_text()
         assert ("Kaplan-Meier" in said) is (count == 8)

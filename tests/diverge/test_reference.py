@@ -279,7 +279,17 @@ def test_the_command_line_shows_it_and_refuses_noise_alone(
     rip = Rip(monkeypatch, capsys)
     a, b = lab("good"), lab("faulty")
     done = rip(
-        "diverge", a, b, "--reference", lab.reference(), "--noise", a, "-o", tmp_path / "out", "--json"
+        "diverge",
+        a,
+        b,
+        "--reference",
+        lab.reference(),
+        "--noise",
+        a,
+        "-o",
+        tmp_path / "out",
+        "--json",
+        "--verbose",
     )
     assert "Against the reference" in done.err
     assert f"from {FAULTY} on" in done.err

@@ -63,10 +63,9 @@ def made(tmp_path: Path, scene: results.Scene, **more: str) -> str:
 
 def test_it_says_what_where_and_why_and_how_to_check_it(tmp_path: Path) -> None:
     page = Rendered(made(tmp_path, results.Scene()))
-    assert (
-        "What. 1 of 2 answers changed between A (single, 2026-07-14) and B (batch-8, 2026-07-14)."
-        in page.text
-    )
+    assert "1 of 2 answers differs: req-1 step 17" in page.text
+    assert "A (single, 2026-07-14) and B (batch-8, 2026-07-14)." in page.text
+    assert "rip confirm result 1" in page.text
     assert "The top two candidates can swap" in page.text
     assert "rip replay req.json --neighbours 0 -o alone.parquet" in page.text
     assert "Missing evidence: no repeats of A's lane (--noise)" in page.text
@@ -87,13 +86,13 @@ def test_it_says_what_where_and_why_and_how_to_check_it(tmp_path: Path) -> None:
 def test_a_title_stands_above_the_headline(tmp_path: Path) -> None:
     lines = made(tmp_path, results.Scene(), title="Replica 7 <answers> *otherwise*").splitlines()
     assert lines[0] == "# Replica 7 &lt;answers&gt; &#42;otherwise&#42;"
-    assert lines[2].startswith("**1 of 2 sequences diverges, at step 17")
+    assert lines[2].startswith("**1 of 2 answers differs: req-1 step 17")
 
 
 def test_equal_traces_read_as_equal(tmp_path: Path) -> None:
     page = Rendered(made(tmp_path, results.Scene(bitwise_equal=True)))
-    assert "The two runs are bitwise equal." in page.text
-    assert "Nothing to explain." in page.text
+    assert "The two runs are bitwise equal" in page.text
+    assert "may still differ" in page.text
     assert "## Causes" not in page.text
     assert "compared bit for bit, 0 differ." in page.text
 

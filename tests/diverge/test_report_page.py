@@ -75,8 +75,15 @@ const pressed = (name) => new KeyboardEvent("keydown", { key: name, bubbles: tru
 const key = (target, name) => target.dispatchEvent(pressed(name));
 const tip = () => document.getElementById("tip").textContent;
 const seen = [];
-document.getElementById("theme").click();
-seen.push(document.documentElement.dataset.theme);
+const theme = document.getElementById("theme");
+seen.push(theme.textContent);
+theme.click();
+seen.push(document.documentElement.dataset.theme, theme.textContent);
+document.querySelector("nav a").click();
+location.hash = document.querySelector(".map").hash;
+dispatchEvent(new HashChangeEvent("hashchange"));
+seen.push(document.querySelector(".heat").closest("details").open);
+for (const item of document.querySelectorAll("details.fold")) item.open = true;
 const map = document.querySelector(".heat");
 key(map, "ArrowRight"); key(map, "ArrowRight");
 seen.push(tip());
@@ -98,10 +105,12 @@ def test_a_reader_without_a_mouse_reads_cells_and_tokens_and_copies_a_command(tm
     done = browse(page, "--dump-dom", "--blink-settings=preferredColorScheme=1")
     found = re.search(r"<title>(.*?)</title>", done.stdout)
     assert found
-    assert '["dark","input_layernormlayer 1relative driftequal","step 0, position' in found[1]
+    # The button names what it does, and a link unfolds what it leads to.
+    assert found[1].startswith('["dark theme","dark","light theme",true,')
+    assert '"input_layernormlayer 1relative driftequal","step 0, position' in found[1]
     assert "probability" in found[1]
     # The tip is hidden, the button shown, and the command is selected where the clipboard refuses.
-    assert 'true,false,"rip replay req.json --neighbours 0 -o alone.parquet"]' in found[1]
+    assert 'true,false,"rip confirm result 1"]' in found[1]
 
 
 OVERFLOW = """
@@ -120,6 +129,14 @@ def test_nothing_overflows(tmp_path: Path, width: int) -> None:
     found = re.search(r"<title>(.*?)</title>", done.stdout)
     assert found
     assert found[1] == f"[true,{width},[]]"
+
+
+def test_on_a_narrow_screen_tables_scroll_inside_themselves(tmp_path: Path) -> None:
+    page = with_script(made(tmp_path, results.Scene()), OVERFLOW)
+    done = browse(page, "--dump-dom", "--window-size=420,2000")
+    found = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert found
+    assert re.match(r"\[true,\d+,\[.+\]\]", found[1])
 
 
 def test_it_prints(tmp_path: Path) -> None:

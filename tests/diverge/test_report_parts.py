@@ -10,16 +10,16 @@ import pytest
 from fakes import results
 from hypothesis import given
 from hypothesis import strategies as st
+from rip.diverge.present.first_screen.compose import Scene, first_screen
+from rip.diverge.present.first_screen.screen import Row
 from rip.diverge.present.format import does, drift_cell, drift_size, moment, pieces, plural
 from rip.diverge.present.report.pair_sentences import close_call
 from rip.diverge.present.report.pictures.heat import Columns, Matrix, Rows, Scale, draw
-from rip.diverge.present.report.reading.traces import ReportPaths, Source
 from rip.diverge.present.report.rendering import TEMPLATES
-from rip.diverge.present.report.summary import next_step, summarise
 from rip.diverge.present.verdict_sentences import headline, is_cut, second_line
 from rip.schemas.findings.statement import Command
 from rip.schemas.findings.unseen import RowsUnseen
-from rip.schemas.verdict import FirstText
+from rip.schemas.verdict import FirstText, Verdict
 
 
 def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
@@ -30,15 +30,15 @@ def test_the_headline_follows_the_verdict(tmp_path: Path) -> None:
     def said(**changes: object) -> str:
         return headline(verdict.model_copy(update={"first_token": first.model_copy(update=changes)}))
 
-    many = "1 of 2 sequences diverges, "
-    assert said(sample=2) == many + "at step 17 of request req-1, sample 2."
-    assert said(step=None, position=4) == many + "in the prompt of request req-1, position 4."
-    assert said(token_b=None) == many + "where B ends: step 17 of request req-1."
+    many = "1 of 2 answers differs: "
+    assert said(sample=2) == many + "req-1 sample 2 step 17"
+    assert said(step=None, position=4) == many + "in the prompt of req-1, position 4"
+    assert said(token_b=None) == many + "req-1 step 17, where B ends"
     one = {"compared": verdict.compared.model_copy(update={"sequences": 1})}
     verdict = verdict.model_copy(update=one)
-    assert said(sample=2) == "Tokens diverge at step 17 of request req-1, sample 2."
-    assert said(step=None, position=4) == "The prompts of request req-1 differ at position 4."
-    assert said(token_b=None) == "In request req-1, B ends at step 17; A continues."
+    assert said(sample=2) == "The answer differs: req-1 sample 2 step 17"
+    assert said(step=None, position=4) == "The answer differs: in the prompt of req-1, position 4"
+    assert said(token_b=None) == "The answer differs: req-1 step 17, where B ends"
     unseen = verdict.first_site
     assert unseen is not None
     unseen_rows = RowsUnseen(kind="not computed", count=5, position=0, site="embed_tokens")
@@ -127,16 +127,13 @@ def test_one_text_and_several_agree_with_their_verbs(tmp_path: Path) -> None:
         none = {"sequences": 0, "rows": 0, "sites": 0, "positions": 0, "sequences_diverging": 0}
         counts = verdict.compared.model_copy(update={"texts": texts, "texts_differing": differing, **none})
         one = verdict.model_copy(update={"compared": counts, "first_text": first if differing else None})
-        source = Source("A", "a.parquet", None), Source("B", "b.parquet", None)
-        return " ".join([headline(one), *(sentence.text for sentence in summarise(one, source, []))])
+        return headline(one)
 
-    assert "1 text compared: equal" in said(1, 0)
-    assert "1 answer compared as text, all equal: A (single) and B (batch-8)." in said(1, 0)
-    assert "Compared: 1 text. None differs." in said(1, 0)
-    assert "Compared: 3 texts. None differs." in said(3, 0)
-    assert "1 of 1 answer differs, compared as text: A (single) and B (batch-8)." in said(1, 1)
-    assert "1 of 3 texts differs." in said(3, 1)
-    assert "2 of 3 answers differ, compared as text: A (single) and B (batch-8)." in said(3, 2)
+    assert said(1, 0) == "The answer is equal as text; token equality is unknown"
+    assert said(3, 0) == "All 3 answers are equal as text; token equality is unknown"
+    assert said(1, 1) == "The answer differs as text: q character 4"
+    assert said(3, 1) == "1 of 3 answers differs as text: q character 4"
+    assert said(3, 2) == "2 of 3 answers differ as text; first: q character 4"
 
 
 @pytest.mark.parametrize(
@@ -160,18 +157,24 @@ def test_a_row_that_differs_by_less_than_a_sketch_shows_has_no_drift_of_zero() -
 
 def test_the_next_step_follows_the_verdict(tmp_path: Path) -> None:
     verdict = results.write_result(tmp_path / "result", results.Scene())
-    paths = ReportPaths(tmp_path, "result")
-    step = next_step(verdict, paths, [])
-    assert step.command == "rip replay req.json --neighbours 0 -o alone.parquet"
+
+    def step(one: Verdict) -> Row:
+        return first_screen(one, Scene("a result", (None, None))).next[0]
+
+    first = step(verdict)
+    assert (first.text, first.command) == ("rip confirm 'a result' 1", True)
     look = verdict.causes[0].model_copy(
         update={"confirm": Command(purpose="show", argv=["rip", "query", "old", "SELECT 1"])}
     )
-    assert next_step(verdict.model_copy(update={"causes": [look]}), paths, []).command == (
-        "rip query result 'SELECT 1'"
+    shown = step(verdict.model_copy(update={"causes": [look]}))
+    assert (shown.text, shown.command) == (
+        "check the evidence for “Different batch shape”, fix it and replay B",
+        False,
     )
-    assert "--zoom" in next_step(verdict.model_copy(update={"causes": []}), paths, []).text
+    zoom = step(verdict.model_copy(update={"causes": []}))
+    assert (zoom.text, zoom.command) == ("rip diverge single.parquet batch.parquet --zoom", True)
     equal = results.write_result(tmp_path / "equal", results.Scene(bitwise_equal=True))
-    assert next_step(equal, paths, []).text.startswith("Nothing to do. Keep the two traces")
+    assert step(equal).text.startswith("nothing to do: keep the two traces")
 
 
 def test_times_are_for_people_and_what_is_no_time_stays() -> None:

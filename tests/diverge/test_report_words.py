@@ -75,10 +75,10 @@ def test_a_cause_has_its_evidence_its_command_and_how_to_read_it(tmp_path: Path)
     update = {"evidence": evidence, "interpretation": "same setting as A"}
     changed(tmp_path, lambda found: found.model_copy(update=update))
     for text in both_forms(tmp_path):
-        first, rest = text.split("Inferred from", 1)
-        assert f"{LONG.strip().capitalize()}; drift 0.5, 0.003 ULP (bfloat16): consistent" in first
-        assert "is an origin" not in first  # Where says it
-        assert "cached" not in first  # the size comes before it
+        first, rest = text.split("Safe under", 1)
+        assert "rounding-sized (0.003 ULP)" in first
+        assert LONG.strip() not in first  # evidence stands below
+        assert LONG.strip() in rest
         assert rest.index("rip replay req.json --neighbours 0") < rest.index(
             "How to read it: if the new run equals A, this is the cause"
         )

@@ -178,8 +178,8 @@ def test_one_sequence_told_twice_is_refused(tmp_path: Path) -> None:
     [
         ("Blue.", "token", 3, "--require semantic"),
         ("Blue.", "bitwise", 3, "--require semantic"),
-        ("Blue.", "semantic", 0, "1 text compared: equal"),
-        ("Red.", "token", 1, "differ from character 0 on"),
+        ("Blue.", "semantic", 0, "The answer is equal as text"),
+        ("Red.", "token", 1, "The answer differs as text: r0 character 0"),
         ("Red.", "semantic", 1, "nothing scored them"),
     ],
 )
@@ -196,8 +196,8 @@ def test_exit_codes_and_words(
     text_trace(tmp_path / "a.parquet", {"r0": "Blue."})
     text_trace(tmp_path / "b.parquet", {"r0": b})
     assert rip(monkeypatch, "diverge", "a.parquet", "b.parquet", "--require", require) == code
-    err = capsys.readouterr().err
-    assert said in err
+    out, err = capsys.readouterr()
+    assert said in out + err
     assert "Traceback" not in err
     summary = json.loads((tmp_path / "a-vs-b" / "summary.json").read_text())
     assert ("first_text" in summary) == (b == "Red.")
@@ -210,10 +210,10 @@ def test_the_terminal_and_the_report_show_both_texts_and_no_markup_of_theirs(
     monkeypatch.chdir(tmp_path)
     text_trace(tmp_path / "a.parquet", {"r0": "The sky is blue\x1b[31m"})
     text_trace(tmp_path / "b.parquet", {"r0": "The sky is <script>"})
-    assert rip(monkeypatch, "diverge", "a.parquet", "b.parquet", "--html", "r.html") == 1
-    err = capsys.readouterr().err
-    assert "A  The sky is blue\\x1b[31m" in err
-    assert "B  The sky is <script>" in err
+    assert rip(monkeypatch, "diverge", "a.parquet", "b.parquet", "--html", "r.html", "--verbose") == 1
+    out = capsys.readouterr().out
+    assert "A  The sky is blue\\x1b[31m" in out
+    assert "B  The sky is <script>" in out
     html = (tmp_path / "r.html").read_text()
     assert "<mark>&lt;script&gt;</mark>" in html
     assert "<mark>blue" in html

@@ -75,12 +75,17 @@ def times(factor: float) -> str:
     return f"×{factor:.0f}" if factor < 1e5 else f"×{factor:.1e}"
 
 
-def ulps(count: float, dtype: str) -> str:
-    """`0.27 ULP (bfloat16)`."""
+def ulp_size(count: float) -> str:
+    """`0.27 ULP`."""
     if count >= 1e4:
         text = f"{count:.1e}"
     elif count >= 100:
         text = f"{count:,.0f}"
     else:
         text = f"{count:.2g}"
-    return f"{text} ULP ({dtype})"
+    return f"{text} ULP"
+
+
+def ulps(count: float, dtype: str) -> str:
+    """`0.27 ULP (bfloat16)`."""
+    return f"{ulp_size(count)} ({dtype})"

@@ -13,6 +13,9 @@ from ...views.open_views import first_line, open_views
 from .. import format, sequence_sentences, verdict_sentences
 from ..findings.labels import label
 from ..findings.sentences import sentence
+from ..first_screen.compose import Scene, first_screen
+from ..first_screen.places import site_drifts
+from ..prompt_words import prompt_words
 from .appendix import appendix, proofs
 from .document import Postmortem
 from .environment import where_it_ran
@@ -23,7 +26,7 @@ from .patterns import patterns
 from .reading.result import ResultData
 from .reading.traces import find_sources
 from .rendering import to_html, to_markdown
-from .summary import next_step, summarise
+from .summary import compared_runs
 from .timeline import timeline
 
 if TYPE_CHECKING:
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ....schemas.verdict import Verdict
-    from .document import Event, PairView, Sentence
+    from ..first_screen.screen import FirstScreen
+    from .document import Event, PairView
     from .environment import WhereItRan
     from .reading.rows import Pair
     from .reading.traces import ReportPaths, Source
@@ -79,7 +83,9 @@ def _read(
     left_out = _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment)
     experiments = proofs(verdict)
     headline = verdict_sentences.headline(verdict)
-    summary = summarise(verdict, sources, experiments, shown[0].prompt if shown else None)
+    headers = sources[0].header, sources[1].header
+    scene = Scene(paths.result, headers, site_drifts(data.folder), more="below", in_report=True)
+    screen = first_screen(verdict, scene)
     events = timeline(data, views[0] if views else None, sources)
     not_seen = [*(source.missing for source in sources if source.missing), *_limits(verdict)]
     findings = _findings(sources)
@@ -87,9 +93,10 @@ def _read(
     return Postmortem(
         title=format.plain(title) if title else headline,
         headline=headline,
-        summary=summary,
-        glossary=glossary(_texts(verdict, summary, events, [*not_seen, *findings])),
-        next_step=next_step(verdict, paths, experiments),
+        screen=screen,
+        runs=compared_runs(verdict, sources),
+        asked={**prompt_words(sources[1].header), **prompt_words(sources[0].header)},
+        glossary=glossary(_texts(verdict, screen, events, [*not_seen, *findings])),
         verdict=verdict,
         paths=paths,
         sources=sources,
@@ -118,9 +125,9 @@ def _read(
     )
 
 
-def _texts(verdict: Verdict, summary: list[Sentence], events: list[Event], notes: list[str]) -> Iterator[str]:
+def _texts(verdict: Verdict, screen: FirstScreen, events: list[Event], notes: list[str]) -> Iterator[str]:
     """What a reader reads from the top on, for the glossary."""
-    yield from (sentence.text for sentence in summary)
+    yield from (f"{row.text} {row.aside}" for row in (*screen.rows, *screen.next))
     yield from (f"{event.title} {event.detail}" for event in events)
     yield from (verdict_sentences.level_reason(level) for level in verdict.levels.values())
     for cause in verdict.causes:

@@ -10,31 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ....schemas.verdict import Verdict
+    from ..first_screen.screen import FirstScreen
     from .environment import WhereItRan
     from .patterns import Pattern
     from .pictures.drift import Drift
     from .pictures.step_charts import Plot
     from .reading.rows import Candidate, FirstLogits, LayerTotal, Pair, Recorded, SiteTotal, TokenRow
     from .reading.traces import ReportPaths, Source
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """One of the three sentences that open the document."""
-
-    about: str
-    """`What`, `Where` or `Why`."""
-    text: str
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """What to do now."""
-
-    text: str
-    command: str | None = None
-    reading: str | None = None
-    """How to read the command's result."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +171,11 @@ class Postmortem:
 
     title: str
     headline: str
-    summary: list[Sentence]
-    next_step: NextStep
+    screen: FirstScreen
+    runs: str
+    """Which two were compared."""
+    asked: dict[str, str]
+    """Request id → first words of its prompt, where they are known."""
     glossary: list[tuple[str, str]]
     """Special terms that occur, with their meanings."""
     verdict: Verdict

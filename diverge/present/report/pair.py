@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import format
+from ..first_screen.causes import NEAR_TIE
 from .document import Candidates, MarginView, Outputs, PairView, SideText, Token
 from .pair_sentences import (
     candidates_note,
@@ -37,8 +38,6 @@ MARGIN_BINS = 400
 CANDIDATES = 4
 """Likeliest candidates shown at the divergence, beside those that were chosen; the others are folded."""
 CLOSE_STEPS = 4
-NEAR_TIE = "near-tie"
-"""Id of the cause that lets a small margin be called a near tie."""
 
 
 def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with_sites: bool) -> PairView:

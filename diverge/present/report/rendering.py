@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import format, verdict_sentences
 from ..findings import experiments, labels, sentences
+from ..first_screen import causes as screen_causes
+from ..first_screen.compose import confirm_command
+from ..first_screen.lines import sparkline
+from ..first_screen.screen import MARKS
 from ..format import bar, plain
 from . import pair_sentences
 from .pictures.text_map import text_map
@@ -91,6 +95,9 @@ _FILTERS: dict[str, Callable[..., Any]] = {
             experiments.decision,
         ),
         *(
+            screen_causes.is_unlikely,
+            screen_causes.own_evidence,
+            sparkline,
             verdict_sentences.is_cut,
             verdict_sentences.level_note,
             verdict_sentences.level_reason,
@@ -101,6 +108,8 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     )
 }
 _GLOBALS = {
+    "marks": MARKS,
+    "confirm_command": confirm_command,
     "request_name": format.request_name,
     "expected_to_differ": verdict_sentences.EXPECTED_TO_DIFFER,
     "level_promises": verdict_sentences.LEVEL_PROMISES,

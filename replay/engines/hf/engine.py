@@ -23,10 +23,9 @@ from ...row_summaries.rows import Rows
 from ..base import Engine, Finished, Opening, no_such_site, refuse_server
 from ..model_files import load_tokenizer, loadable_folder, read_config
 from .decode_loop import BatchRun
-from .kind import CAPABILITIES
 from .model import load_model, model_errors
 from .sampling import Sampler, StopRule, UniformDraws
-from .settings import resolve_settings
+from .settings import CAPABILITIES, resolve_settings
 
 
 class HfEngine(Engine):

@@ -6,16 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...request.resolve_request import Capabilities
-from .settings import parse_settings
+from .settings import CAPABILITIES, parse_settings
 
 if TYPE_CHECKING:
     from ..base import Opening
     from .engine import HfEngine
-
-CAPABILITIES = Capabilities(
-    modes=("free", "golden-decode", "golden-prefill"), sites=True, logits_hash=True, seed=True
-)
 
 
 class HfKind:

@@ -9,7 +9,13 @@ from typing import Any
 from ....schemas.envelope import Runtime
 from ....schemas.errors import BadInput, first_line, stated_setting
 from ....schemas.lane import Setting
+from ...request.resolve_request import Capabilities
 from ..base import SettingSpec
+
+CAPABILITIES = Capabilities(
+    modes=("free", "golden-decode", "golden-prefill"), sites=True, logits_hash=True, seed=True
+)
+"""What the engine can do."""
 
 MOST_THREADS = 1024
 """Far above it torch dies without an error when it starts them."""

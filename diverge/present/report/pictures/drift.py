@@ -15,6 +15,7 @@ from .heat import (
     SIZE_UNKNOWN,
     Columns,
     HeatMap,
+    Mark,
     Matrix,
     Rows,
     Scale,
@@ -48,6 +49,11 @@ class Drift:
     prompt_width: int
     """Positions in a column."""
     decode_width: int
+
+    @property
+    def has_jump(self) -> bool:
+        """A box says where the drift grows beyond rounding."""
+        return any(mark.kind == "jump" for mark in self.layers.matrix.marks)
 
 
 @dataclass(frozen=True)
@@ -129,10 +135,8 @@ class _Grid:
     columns: Columns
     scale: Scale
     lines: list[tuple[int, str]]
-    first: int
-    """Column of the first differing row."""
-    first_row: int
-    """Its row."""
+    marks: list[Mark]
+    """The first differing row, and where the drift grows beyond rounding."""
 
 
 def draw_drift(data: ResultData, pair: Pair, with_sites: bool) -> Drift | None:
@@ -141,6 +145,10 @@ def draw_drift(data: ResultData, pair: Pair, with_sites: bool) -> Drift | None:
         return None
     bins = _Bins.over(pair, pair.first_moved)
     start, first_site = _start(data, pair)
+    row_of = {site.label: row for row, site in enumerate(data.sites)}
+    first_row = next(row for row, site in enumerate(data.sites) if site.site == first_site)
+    jumps = [(row_of[site], position) for site, position in _jumps(data, pair) if site in row_of]
+    marks = [Mark(row, bins.column(at), "jump") for row, at in jumps if bins.column(at) < bins.count]
     grid = _Grid(
         pair,
         data.sites,
@@ -148,8 +156,7 @@ def draw_drift(data: ResultData, pair: Pair, with_sites: bool) -> Drift | None:
         bins.columns(),
         Scale.over(data.drift_range(pair.pair)),
         [] if pair.first_position is None else [(bins.count, "tokens diverge")],
-        bins.column(start),
-        next(row for row, site in enumerate(data.sites) if site.site == first_site),
+        [*marks, Mark(first_row, bins.column(start), "first")],
     )
     return Drift(
         scale=grid.scale,
@@ -172,6 +179,16 @@ def _start(data: ResultData, pair: Pair) -> tuple[int, int]:
         if named in data.drifts_at(pair.pair, found.position):
             return found.position, named
     return pair.first_moved, min(data.drifts_at(pair.pair, pair.first_moved))
+
+
+def _jumps(data: ResultData, pair: Pair) -> list[tuple[str, int]]:
+    """Site and position of every place where the drift of a pair grows beyond rounding."""
+    first = data.verdict.first_site
+    if first is None or first.sequence != pair.sequence:
+        return []
+    places = (cause.place for cause in data.verdict.causes)
+    grown = ((one.site, one.position) for one in places if one is not None and one.role == "grows")
+    return list(dict.fromkeys(grown))
 
 
 def _values(data: ResultData, bins: _Bins) -> NDArray[np.float32]:
@@ -231,7 +248,7 @@ def _site_map(grid: _Grid) -> HeatMap:
             Rows([site.label for site in grid.sites], groups, labels, height),
             grid.scale,
             grid.lines,
-            mark=(grid.first_row, grid.first),
+            marks=grid.marks,
         )
     )
 
@@ -253,7 +270,7 @@ def _layer_map(grid: _Grid) -> HeatMap:
             Rows(names, [0] * count, labels, height),
             grid.scale,
             grid.lines,
-            mark=(int(groups[grid.first_row]), grid.first),
+            marks=[Mark(int(groups[one.row]), one.column, one.kind) for one in grid.marks],
             worst=worst,
         )
     )
@@ -285,7 +302,8 @@ def _depth_map(data: ResultData, grid: _Grid, start: int, first_site: int) -> He
         return None
     drifts = data.drifts_at(grid.pair.pair, start)
     values = np.full((len(kinds), len(layers)), NOT_COMPUTED, np.float32)
-    mark = None
+    jumps = {site for site, position in _jumps(data, grid.pair) if position == start}
+    marks = []
     for site in inside:
         cell = kinds.index(_kind(site)), layers.index(site.layer or 0)
         if site.site in drifts:
@@ -293,7 +311,9 @@ def _depth_map(data: ResultData, grid: _Grid, start: int, first_site: int) -> He
         else:
             values[cell] = NOT_KNOWN if _is_partial(site, data.rows_with_sites) else 0
         if site.site == first_site:
-            mark = cell
+            marks.append(Mark(*cell, "first"))
+        elif site.label in jumps:
+            marks.append(Mark(*cell, "jump"))
     columns = Columns(
         (("layer", len(layers)),),
         tuple(f"layer {layer}" for layer in layers),
@@ -301,7 +321,7 @@ def _depth_map(data: ResultData, grid: _Grid, start: int, first_site: int) -> He
     )
     rows = Rows(kinds, [0] * len(kinds), list(enumerate(kinds)), height=16)
     depth = f"depth-{grid.pair.pair}"
-    return draw(Matrix(depth, values, columns, rows, grid.scale, mark=mark, max_cell_width=26))
+    return draw(Matrix(depth, values, columns, rows, grid.scale, marks=marks, max_cell_width=26))
 
 
 def _layer_groups(sites: list[SiteTotal]) -> list[int]:

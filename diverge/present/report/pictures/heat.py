@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -95,6 +95,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A cell with a box around it."""
+
+    row: int
+    column: int
+    kind: Literal["first", "jump"]
+    """`first`: the first to differ. `jump`: where the drift grows beyond rounding."""
+
+
+@dataclass(frozen=True)
 class Matrix:
     """What a map shows, before it has a size."""
 
@@ -107,8 +117,7 @@ class Matrix:
     scale: Scale
     lines: Sequence[tuple[int, str]] = ()
     """Column index (the line stands left of it) and text."""
-    mark: tuple[int, int] | None = None
-    """Row and column of the first difference."""
+    marks: Sequence[Mark] = ()
     worst: NDArray[np.int16] | None = None
     """int16[rows, columns], for rows that stand for several sites: index of the largest."""
     max_cell_width: int = 16
@@ -157,12 +166,10 @@ class HeatMap:
         return [(x[at] - 1 if at < len(x) else self.frame.right, text) for at, text in self.matrix.lines]
 
     @property
-    def mark(self) -> tuple[int, int] | None:
-        """Left and top of the cell that is the first to differ."""
-        if self.matrix.mark is None:
-            return None
-        row, column = self.matrix.mark
-        return self.column_lefts[column], self.row_tops[row]
+    def boxes(self) -> list[tuple[str, int, int]]:
+        """Kind, left and top of every marked cell."""
+        marks = self.matrix.marks
+        return [(one.kind, self.column_lefts[one.column], self.row_tops[one.row]) for one in marks]
 
     @property
     def data(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class ResultData:
     def __init__(self, folder: Path, views: Views) -> None:
         self.verdict = read_verdict(folder)
         self._views = views
+        self.folder = folder
         self.sites = [SiteTotal(*row) for row in self._rows(_SITES_SQL)]
         self.by_sketch = sum(site.by_sketch for site in self.sites)
         """Sites that were compared by their sketches only, because their dtypes differ."""

@@ -181,11 +181,23 @@
   const theme = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-  const tellTheme = () => theme.setAttribute("aria-pressed", String(isDark()));
+  // The button says what it does.
+  const nameTheme = () => { theme.textContent = isDark() ? "light theme" : "dark theme"; };
   theme.hidden = false;
-  theme.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; tellTheme(); });
-  system.addEventListener("change", tellTheme);
-  tellTheme();
+  theme.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+  system.addEventListener("change", nameTheme);
+  nameTheme();
+
+  // A link to what is folded unfolds it.
+  function unfold() {
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    if (!target) return;
+    for (const item of target.querySelectorAll("details.fold")) item.open = true;
+    target.scrollIntoView();
+  }
+  addEventListener("hashchange", unfold);
+  for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener("click", () => setTimeout(unfold));
+  unfold();
 
   // Paper cannot be unfolded.
   let opened = [];

@@ -1,0 +1,164 @@
+"""Causes on the first screen: each in a few words, the leading one first, the unlikely ones only counted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....schemas.findings import execution as kinds
+from ..findings.experiments import decision
+from ..findings.labels import LABELS, label
+from ..findings.tokens import variable
+from ..format import listed, number, plain, plural, shortened
+from .screen import Decided, Row
+
+if TYPE_CHECKING:
+    from ....schemas.findings.evidence import Evidence
+    from ....schemas.findings.statement import Statement
+    from ....schemas.verdict import Cause, FirstToken, Verdict
+
+NEAR_TIE = "near-tie"
+"""Id of the cause that lets a small margin be called a near tie."""
+_VALUED = frozenset(
+    {
+        *("sampling-contract", "model-config", "dtype", "batch-shape", "padding", "prefill-decode"),
+        *("cache-boundary", "prefill-chunk", "attention-backend", "threads", "parallel-topology"),
+        *("graph-path", "kernel"),
+    }
+)
+"""Causes that are one thing with a value in A and another in B."""
+_LIKELY = {"high": "likely", "medium": "possible", "low": "unlikely"}
+_VALUE = 32
+"""Characters of a value."""
+_TENSORS = 2
+"""Tensors that are named."""
+
+
+def by_experiment(verdict: Verdict) -> list[tuple[int, Cause]]:
+    """Causes with their numbers: those that an experiment proved first, those that it refuted last."""
+    order = {"confirmed": 0, "refuted": 2}
+    numbered = list(enumerate(verdict.causes, start=1))
+    return sorted(numbered, key=lambda item: order.get(decided(item[1]), 1))
+
+
+def decided(cause: Cause) -> Decided:
+    """What an experiment decided of a cause."""
+    return "open" if cause.confirmation is None else cause.confirmation.state
+
+
+def judgement(cause: Cause) -> str:
+    """`likely, not proven`; `proven by experiment`."""
+    if cause.confirmation is not None:
+        return decision(cause.confirmation)
+    return f"{_LIKELY[cause.confidence]}, not proven"
+
+
+def name(cause: Cause) -> str:
+    """A cause in a few words: what it is with both values, else what it is called."""
+    if cause.id == "weights":
+        changed = next((one for one in cause.evidence if isinstance(one, kinds.TensorsChanged)), None)
+        if changed is not None:
+            return plain(f"{LABELS['weights']}: {listed(changed.names, _TENSORS, changed.count)}")
+    if cause.id in _VALUED:
+        for one in cause.evidence:
+            text = _NAMES.get(type(one))
+            if text is not None:
+                return plain(text(one))
+    return plain(label(cause))
+
+
+def own_evidence(causes: Sequence[Cause], index: int) -> list[Evidence]:
+    """The evidence of a cause; of an unlikely one only what no cause before it has."""
+    cause = causes[index]
+    if not is_unlikely(cause):
+        return list(cause.evidence)
+    seen = [one for earlier in causes[:index] for one in earlier.evidence]
+    return [one for one in cause.evidence if one not in seen]
+
+
+def is_unlikely(cause: Cause) -> bool:
+    """Little speaks for it, and nobody tested it."""
+    return cause.confidence == "low" and cause.confirmation is None
+
+
+def cause_rows(verdict: Verdict, more: str) -> list[Row]:
+    """A row for each cause but the unlikely ones, which share a row, and what only flips a token.
+
+    Args:
+        more: Where all of them stand.
+    """
+    if not verdict.causes:
+        return []
+    (first, leading), *behind = by_experiment(verdict)
+    number_of = "" if first == 1 else f"{first}. "
+    rows = [Row("cause", number_of + name(leading), judgement(leading), decided=decided(leading))]
+    others = [(at, one) for at, one in behind if not (one.id == NEAR_TIE and flips(verdict))]
+    unlikely = [at for at, one in others if is_unlikely(one)]
+    for at, one in others:
+        if at not in unlikely:
+            also = "" if len(rows) > 1 else "also"
+            rows.append(Row(also, f"{at}. {name(one)}", judgement(one), decided=decided(one)))
+    if unlikely:
+        also = "" if len(rows) > 1 else "also"
+        rows.append(Row(also, plural(len(unlikely), "unlikely cause"), more))
+    if verdict.together is not None:
+        state = verdict.together.state
+        rows.append(Row("", "all of them together", decision(verdict.together), decided=state))
+    return rows
+
+
+def flips(verdict: Verdict) -> str:
+    """What flipped the first divergent token, in numbers; empty: it was no choice, or is not recorded."""
+    first = verdict.first_token
+    if first is None or first.step is None or first.token_a is None or first.token_b is None:
+        return ""
+    gap = _gap(first)
+    if first.margin_a is None or gap is None:
+        return ""
+    sizes = f"margin {number(first.margin_a)} against drift {number(gap)}"
+    if any(cause.id == NEAR_TIE for cause in verdict.causes):
+        return f"near tie: {sizes}"
+    if math.isfinite(gap) and first.margin_a > 2 * gap:  # both candidates may move, in opposite directions
+        return f"no near tie: {sizes}"
+    return sizes
+
+
+def _gap(first: FirstToken) -> float | None:
+    """The largest difference of the distributions that chose a token."""
+    return first.max_abs_logprob_diff if first.max_abs_logit_diff is None else first.max_abs_logit_diff
+
+
+def _change(what: str, before: object, after: object) -> str:
+    return f"{what}: {_value(before)} → {_value(after)}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "not set"
+    return shortened(value if isinstance(value, str) else json.dumps(value), _VALUE)
+
+
+def _setting(found: kinds.SettingDiffers) -> str:
+    sides = (
+        ("not stated" if found.stated_in == "B" else found.a),
+        ("not stated" if found.stated_in == "A" else found.b),
+    )
+    return _change(found.name, *sides)
+
+
+def _field(found: kinds.FieldChanged) -> str:
+    path: Sequence[str] = found.path or (found.field,)
+    return _change(".".join(path), found.before, found.after)
+
+
+_NAMES: dict[type[Statement], Callable[[Any], str]] = {
+    kinds.VariableChanged: variable,
+    kinds.SettingDiffers: _setting,
+    kinds.SamplingDiffers: lambda found: _change(found.name, found.a, found.b),
+    kinds.ShapeDiffers: lambda found: _change(found.name, found.a, found.b),
+    kinds.DtypeDiffers: lambda found: _change("dtype", found.a, found.b),
+    kinds.ExecutionDiffers: lambda found: _change(found.of, found.a, found.b),
+    kinds.FieldChanged: _field,
+}
