@@ -24,7 +24,8 @@ from ..base import Engine, Finished, Opening, no_such_site, refuse_server
 from ..model_files import load_tokenizer, loadable_folder, read_config
 from .decode_loop import BatchRun
 from .kind import CAPABILITIES
-from .model import load_model, model_errors
+from .model import Forward, load_model, model_errors
+from .padding import StateCheck
 from .sampling import Sampler, StopRule, UniformDraws
 from .settings import resolve_settings
 
@@ -80,6 +81,9 @@ class HfEngine(Engine):
             getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
         )
         self.pad = padding_id(getattr(config, "pad_token_id", None), self.vocab_size)
+        self.state_check = StateCheck(
+            lambda: Forward(self.model), dtype, self.vocab_size, self.pad, self.device
+        )
         self._worker_draws: UniformDraws | None = None
         self._observe_settings()
         self.taps: Taps | None = None
