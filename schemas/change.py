@@ -26,7 +26,7 @@ class KeyChange(Record):
 
 
 class TensorMatch(Record):
-    """How the tensors of a GGUF file and of a model folder fit together, by the names that they have in both."""
+    """How the tensors of a GGUF file and of a model folder fit together, by the names of both."""
 
     gguf: Literal["base", "now"]
     """The side that is the GGUF."""
@@ -41,8 +41,8 @@ class TensorMatch(Record):
     retyped: dict[str, int] = {}
     """Matched tensors of another type, whose contents are not comparable: `Q4_1 of F32` → how many."""
     permuted: list[str] = []
-    """Names in the folder of q and k projections whose bytes differ: a conversion permutes their rows, so this
-    is no evidence of other values."""
+    """Names in the folder of q and k projections whose bytes differ: a conversion permutes their rows, so
+    this is no evidence of other values."""
     differing: list[str] = []
     """Names in the folder of tensors of one type with other content."""
     only_gguf: list[str] = []

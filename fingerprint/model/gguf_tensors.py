@@ -2,7 +2,7 @@
 
 A GGUF has names of its own, and its dimensions in the opposite order. What its converter wrote in another
 type (quantized, or a norm in float32) has other bytes, and the rows of q and k of Llama-like models are
-permuted: of both nothing is known from digests. The names come from the `gguf` package, where it is installed.
+permuted: of both nothing is known from digests. The names come from the `gguf` package, if it is installed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def _are_tensors(side: Mapping[str, Any]) -> bool:
     return all(isinstance(entry, dict) and "blake3" in entry for entry in side.values())
 
 
-def _gguf_names(folder: Mapping[str, Any], gguf: Mapping[str, Any], architecture: str) -> dict[str, str] | None:
+def _gguf_names(
+    folder: Mapping[str, Any], gguf: Mapping[str, Any], architecture: str
+) -> dict[str, str] | None:
     """A folder's tensor → the GGUF's tensor that it became; None: the names are not known."""
     try:
         from gguf import MODEL_ARCH_NAMES, get_tensor_name_map

@@ -284,7 +284,7 @@ def before_and_after(change: Change) -> tuple[str, str]:
 
 
 def _matched_tensors(match: TensorMatch) -> tuple[str, str]:
-    """The tensors of a GGUF and a folder in one line: which names match, and what is known of the contents."""
+    """The tensors of a GGUF and a folder in one line: which names match, what is known of the contents."""
     gguf, folder = (_count(count, "tensor") for count in (match.of_gguf, match.of_folder))
     said = [f"names match {match.matched} of {max(match.of_gguf, match.of_folder)}"]
     said += [f"missing in the folder: {_names(match.only_gguf)}"] if match.only_gguf else []

@@ -1,5 +1,5 @@
-"""What a client stated beside prompt and sampling, under its own names: what constrains its answer, what shapes
-its prompt, what changes nothing.
+"""What a client stated beside prompt and sampling, under its own names: what constrains its answer, what
+shapes its prompt, what changes nothing.
 
 An engine that sends prompt token ids sends no body of the client: a constraint reaches it as
 `sampling.structured_outputs`, or the request is refused. Anything else that may change an answer is reported.
@@ -24,7 +24,7 @@ _GRAMMARS = {
     "ebnf": "grammar",
     "structural_tag": "structural_tag",
 }
-"""Field of earlier vLLM or of SGLang's chat API → kind of structured output, as vLLM and envelopes call it."""
+"""Field of earlier vLLM or of SGLang's chat API → kind of structured output, as envelopes call it."""
 
 _OR_FORCE = "force the recorded tokens with a golden mode"
 RESPONSE_FORMAT, TOOL_CHOICE = "response_format", "tool_choice"
@@ -35,12 +35,14 @@ TEMPLATE_FIELDS = ("chat_template_kwargs", "documents", "add_generation_prompt",
 _WITHOUT_EFFECT = frozenset(
     {
         # Names, accounting, priority.
-        "model", "user", "metadata", "store", "service_tier", "safety_identifier", "priority", "rid", "request_id",
-        "prompt_cache_key", "prompt_cache_retention", "cache_salt", "extra_key", "session_id", "session_params",
+        "model", "user", "metadata", "store", "service_tier", "safety_identifier", "priority", "rid",
+        "request_id", "prompt_cache_key", "prompt_cache_retention", "cache_salt", "extra_key", "session_id",
+        "session_params",
         # How the answer is returned.
         "stream", "stream_options", "return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs",
         "logprobs", "top_logprobs", "return_logprob", "logprob_start_len", "top_logprobs_num",
-        "return_text_in_logprobs", "return_hidden_states", "skip_special_tokens", "spaces_between_special_tokens",
+        "return_text_in_logprobs", "return_hidden_states", "skip_special_tokens",
+        "spaces_between_special_tokens",
         "include_stop_str_in_output", "no_stop_trim", "detokenize", "include_reasoning", "separate_reasoning",
         "stream_reasoning", "parallel_tool_calls", "echo", "log_metrics", "vllm_xargs",
         "kv_transfer_params", "n_probs", "return_tokens",
@@ -49,7 +51,13 @@ _WITHOUT_EFFECT = frozenset(
 """Fields that change no token of an answer."""
 
 _SHAPE_THE_PROMPT = frozenset(
-    {"chat_template", "add_special_tokens", "truncate_prompt_tokens", "reasoning_effort", "mm_processor_kwargs"}
+    {
+        "chat_template",
+        "add_special_tokens",
+        "truncate_prompt_tokens",
+        "reasoning_effort",
+        "mm_processor_kwargs",
+    }
 )
 """Fields whose work is done where the token ids of the prompt are known."""
 

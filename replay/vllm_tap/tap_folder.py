@@ -206,7 +206,8 @@ class TapFolder:
         if not self._ranks:
             return "no rank has written there"
         return ", ".join(
-            f"rank {rank.name} is {rank.state}" + (f" ({rank.why})" if rank.why else "") for rank in self._ranks
+            f"rank {rank.name} is {rank.state}" + (f" ({rank.why})" if rank.why else "")
+            for rank in self._ranks
         )
 
     def _progress(self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]]) -> str:
@@ -250,7 +251,9 @@ class TapFolder:
 def _failed(what: str, ranks: Sequence[RankFiles], fix: str) -> TapsFailed:
     """The error with each rank's own reason."""
     failures = [rank.failure for rank in ranks if rank.failure is not None]
-    return TapsFailed(f"{what}: {'; '.join(f'rank {one.rank}: {one.why}' for one in failures)}", fix, failures)
+    return TapsFailed(
+        f"{what}: {'; '.join(f'rank {one.rank}: {one.why}' for one in failures)}", fix, failures
+    )
 
 
 def _of_its_replicas(

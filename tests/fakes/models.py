@@ -120,7 +120,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "adapter_rank": 4,
         },
     ),
-    "qwen3_next": ("qwen3_next", {**_LINEAR, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
+    "qwen3_next": (
+        "qwen3_next",
+        {**_LINEAR, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
     "qwen3_5": ("qwen3_5_text", _LINEAR),
     "olmo_hybrid": ("olmo_hybrid", _LINEAR),
     "lfm2": (

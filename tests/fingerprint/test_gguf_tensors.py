@@ -41,7 +41,9 @@ def permuted(rows: Any) -> Any:
 
 
 def read(path: Path) -> Fingerprint:
-    return collect(resolve(str(path)), probes=[probe for probe in PROBES if probe.name == "model"], environ={})
+    return collect(
+        resolve(str(path)), probes=[probe for probe in PROBES if probe.name == "model"], environ={}
+    )
 
 
 def as_folder(folder: Path, tensors: dict[str, Any]) -> Fingerprint:

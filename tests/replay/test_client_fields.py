@@ -1,4 +1,4 @@
-"""What a client stated beside prompt and sampling: sent as it was, refused, or reported, and never dropped."""
+"""What a client stated beside prompt and sampling: sent as it was, refused or reported, never dropped."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_a_forced_tool_call_is_sent_as_it_was_or_refused(lab: Lab, choice: Any) 
         lab("vllm", Vllm(), stating(tool_choice=choice))
     assert "--engine openai" in caught.value.fix
     server = OpenAi()
-    chat = envelope(messages=MESSAGES, tools=TOOLS, request={"tool_choice": choice, "response_format": AS_JSON})
+    chat = envelope(
+        messages=MESSAGES, tools=TOOLS, request={"tool_choice": choice, "response_format": AS_JSON}
+    )
     lab("openai", server, chat)
     [body] = server.asked("/v1/chat/completions")
     assert (body["tool_choice"], body["tools"], body["response_format"]) == (choice, TOOLS, AS_JSON)

@@ -1,4 +1,4 @@
-"""Models that fold tokens into a state: computed as transformers' own `generate` does, or refused by measurement."""
+"""Models that fold tokens into a state: computed as `generate` of transformers does, or refused."""
 
 import pytest
 import torch

@@ -21,6 +21,7 @@ from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.row_summaries.rows import RowSummaries
+from rip.replay.tap_trace import trace_from_tap
 from rip.replay.vllm_tap.part_file import (
     ROW_FIELDS,
     BrokenPart,
@@ -31,7 +32,6 @@ from rip.replay.vllm_tap.part_file import (
     read_part,
     write_part,
 )
-from rip.replay.tap_trace import trace_from_tap
 from rip.replay.vllm_tap.rank_folder import TapsFailed
 from rip.replay.vllm_tap.tap_folder import TapFolder
 from rip.replay.vllm_tap.worker import rank_writer

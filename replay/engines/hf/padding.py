@@ -26,7 +26,7 @@ docs/decisions/0016-padding-and-states.md."""
 _TOKENS, _LONGER, _STEPS, _CHUNK = 5, 9, 2, 3
 """Tokens of the short sequences and of the long one, decode steps after them, columns of a chunk."""
 _SEQUENCES = 3
-"""The one that differs least counts: rounding can send a token to another expert, but hardly in all of them."""
+"""The one that differs least counts: rounding can send a token to another expert, hardly in all of them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,12 @@ class StateCheck:
     """
 
     def __init__(
-        self, forward: Callable[[], Forward], dtype: torch.dtype, vocab_size: int, pad: int, device: torch.device
+        self,
+        forward: Callable[[], Forward],
+        dtype: torch.dtype,
+        vocab_size: int,
+        pad: int,
+        device: torch.device,
     ) -> None:
         self._forward, self._pad, self._device = forward, pad, device
         self._other_pad = (pad + 1) % vocab_size
@@ -88,7 +93,7 @@ class StateCheck:
 
     @functools.cached_property
     def tolerates_padding(self) -> bool:
-        """A row behind padding is computed as it is alone, and no bit depends on which token the padding is."""
+        """A row behind padding is computed as it is alone, and no bit depends on which token that is."""
         rows = [*self._rows, self._longer]
         padded, otherwise = (self._logits(rows, pad)[:, :_SEQUENCES] for pad in (self._pad, self._other_pad))
         return _deviation(padded, otherwise) == 0 and _deviation(self._alone, padded) <= self._tolerance

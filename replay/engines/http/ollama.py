@@ -111,6 +111,6 @@ def _format(plan: PlannedSequence) -> dict[str, Any]:
         schema = stated["json"]
         return {"format": json.loads(schema) if isinstance(schema, str) else schema}
     raise BadInput(
-        f"{plan.request_id}: Ollama constrains an answer to JSON or a JSON schema, not to {', '.join(stated)}",
+        f"{plan.request_id}: Ollama constrains answers to JSON or a JSON schema, not to {', '.join(stated)}",
         "replay it on the engine that recorded it",
     )

@@ -35,8 +35,8 @@ class RankFolder:
         rank: This process's rank in its engine.
         facts: What `state.json` says of it besides its state.
         most_bytes: Bound of the folder.
-        failed: Called, from the writing thread, with the reason why nothing more can be written, in words and as
-            the error that it is.
+        failed: Called, from the writing thread, with the reason why nothing more can be written, in words
+            and as the error that it is.
 
     Raises:
         OSError: The folder cannot be made.
