@@ -66,8 +66,8 @@ SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "sampling-invalid": "{field} was stated as {value}, which is not valid: it does not apply",
     "sampling-defaults": _defaults,
     "fields-not-sent": _not_sent,
-    "fields-redacted": "what else the client stated was redacted: a response_format or a tool_choice among it "
-    "does not apply here",
+    "fields-redacted": "what else the client stated was redacted: a response_format or a tool_choice among "
+    "it does not apply here",
     "not-repeatable": "recorded above temperature 0 without a seed: the same answer is not expected",
     "unknown-fields": "fields that this version of rip does not know were kept: {fields}",
     "tokenized-here": "the prompt was tokenized here; the envelope has no token ids",
