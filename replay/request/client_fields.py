@@ -78,15 +78,15 @@ def structured_output(envelope: Envelope) -> tuple[str, dict[str, Any]] | None:
     form = request.get(RESPONSE_FORMAT)
     if not form or form == {"type": "text"}:
         return None
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind == "json_object":
+    form_type = form.get("type") if isinstance(form, dict) else None
+    if form_type == "json_object":
         return RESPONSE_FORMAT, {"json_object": True}
-    if kind == "json_schema":
+    if form_type == "json_schema":
         holder = form.get("json_schema")
         schema = holder.get("schema", holder.get("json_schema")) if isinstance(holder, dict) else None
         if schema is not None:
             return RESPONSE_FORMAT, {"json": schema}
-    if kind == "structural_tag":
+    if form_type == "structural_tag":
         return RESPONSE_FORMAT, {"structural_tag": _as_text(form)}
     raise BadInput(
         f"request.{RESPONSE_FORMAT} has a form that is not known: {_as_text(form)[:80]}",
