@@ -222,11 +222,11 @@ class Basis:
 
     @property
     def changed_tensors(self) -> list[str]:
-        """Names of the tensors (of very many: layers) whose digests differ."""
+        """Names of the tensors (of very many: layers) whose digests differ; a GGUF's by those of its folder."""
         for change in self._known_changes:
+            if change.tensors is not None:
+                return change.tensors.differing
             if (change.section, change.field) == ("model", "tensors") and change.before and change.after:
-                if change.tensors is not None:  # of a GGUF and a folder, under other names
-                    return change.tensors.differing
                 a, b = change.before.value, change.after.value
                 if isinstance(a, dict) and isinstance(b, dict):
                     return [name for name in sorted({**a, **b}) if a.get(name) != b.get(name)]
