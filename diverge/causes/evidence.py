@@ -222,13 +222,12 @@ class Basis:
 
     @property
     def changed_tensors(self) -> list[str]:
-        """Names of the tensors (of very many: layers) whose digests differ; a GGUF's by those of its folder."""
+        """Names of the tensors (of very many: layers) whose digests differ."""
         for change in self._known_changes:
             if change.tensors is not None:
                 return change.tensors.differing
             if (change.section, change.field) == ("model", "tensors") and change.before and change.after:
-                a, b = change.before.value, change.after.value
-                if isinstance(a, dict) and isinstance(b, dict):
+                if isinstance(a := change.before.value, dict) and isinstance(b := change.after.value, dict):
                     return [name for name in sorted({**a, **b}) if a.get(name) != b.get(name)]
         return []
 
