@@ -226,8 +226,9 @@ class Basis:
         for change in self._known_changes:
             if change.tensors is not None:
                 return change.tensors.differing
-            if (change.section, change.field) == ("model", "tensors") and change.before and change.after:
-                if isinstance(a := change.before.value, dict) and isinstance(b := change.after.value, dict):
+            if change.name == "model.tensors":
+                a, b = (side and side.value for side in (change.before, change.after))
+                if isinstance(a, dict) and isinstance(b, dict):
                     return [name for name in sorted({**a, **b}) if a.get(name) != b.get(name)]
         return []
 
