@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..schemas.sequences import Agreement, DriftJump, Patterns
+from ..schemas.sequences import Agreement, Damage, Dependence, DriftJump, Patterns
 from ..schemas.trace import Request, Site, TraceHeader
 from ..schemas.verdict import Cause
 from .causes.diagnose import Compared, diagnose
 from .causes.first_difference import first_differences
-from .comparison.align import IndexedSequence
+from .comparison.align import IndexedSequence, row_of
 from .comparison.align import plan as plan_runs
 from .comparison.site_plan import layer_number
 from .comparison.sites import SiteComparer, SiteRows
 from .comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from .comparison.token_rows import TokenRows
+from .dependences import Case, find_dependence
+from .reading.columns import RowReader
 from .reading.load import Trace
 from .result_folder import arrow_schema
 from .statistics import half_life, jump_of, leaves_range, survival, wilson
@@ -32,6 +34,8 @@ _EARLIER_POSITIONS = 64
 _AT_DIVERGENCE = ("margin_a", "margin_b", "max_abs_logit_diff")
 _SHAPES = ("batch_size_a", "batch_size_b")
 _SHOWN_POINTS = 12
+_MOST_CASES = 4096
+"""Sequences in which is searched for what damage goes with."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,34 @@ class SequenceFacts:
             growth=None if joined is None else _growth(joined),
             jumps=len(jumps),
             jump=None if joined is None or not jumps else self._drift_jump(max(jumps), joined, a, b, watched),
+            dependence=self._dependence(b),
         )
+
+    def _dependence(self, b: Trace) -> Dependence | None:
+        """What damage goes with: parting tokens, else (where none or all part) rows that differ."""
+        states = [state for state in self._tally.pairs if self._prompt[state.pair.index] > 0][:_MOST_CASES]
+        parted = sum(state.pair.divergence is not None for state in states)
+        damage: Damage = "tokens part" if 0 < parted < len(states) else "rows differ"
+        neighbours = _neighbours(b.header)
+        prompts = [int(self._prompt[state.pair.index]) for state in states]
+        rows = [row_of(b, state.pair.b, prompt - 1) for state, prompt in zip(states, prompts, strict=True)]
+        reader = RowReader(b, ["batch_row"])
+        places = reader.read([(row, 1) for row in rows]).column("batch_row").to_pylist()
+        cases = []
+        for state, prompt, place in zip(states, prompts, places, strict=True):
+            name, sample, _ = state.pair.a.key
+            cases.append(
+                Case(
+                    name=name if not sample else f"{name}, sample {sample}",
+                    prompt=prompt,
+                    damaged=(state.pair.divergence if damage == "tokens part" else state.first_position)
+                    is not None,
+                    first=None if state.first_site == LOGITS else state.first_position,
+                    batch_row=place,
+                    neighbours=neighbours.get(name, frozenset()),
+                )
+            )
+        return find_dependence(cases, damage)
 
     def _joined(self) -> _Drifts | None:
         if not self._series:
@@ -251,6 +282,17 @@ def _thinned(curve: list[Any]) -> list[Any]:
     if len(curve) <= _SHOWN_POINTS:
         return curve
     return [curve[index] for index in np.linspace(0, len(curve) - 1, _SHOWN_POINTS).astype(int).tolist()]
+
+
+def _neighbours(header: TraceHeader) -> dict[str, frozenset[str]]:
+    """The requests beside each request, as the envelopes name them."""
+    found: dict[str, frozenset[str]] = {}
+    for request in header.requests:
+        context = (request.envelope or {}).get("context")
+        named = context.get("neighbours") if isinstance(context, dict) else None
+        if isinstance(named, list):
+            found[request.request_id] = frozenset(str(one) for one in named)
+    return found
 
 
 def _replicas(header: TraceHeader) -> dict[str, str]:

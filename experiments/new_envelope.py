@@ -203,7 +203,7 @@ def new_envelopes(
     for number, prompt in enumerate(prompts):
         if number % _SHOWN_EVERY == 0:
             progress.stage("tokenizing", detail=f"{number:,} prompts")
-        ids = tokenize(tokenizer, prompt.text, prompt.messages, None)
+        ids = tokenize(tokenizer, prompt.text, prompt.messages, {})
         if not ids:
             raise BadInput(f"{prompt.where} has no tokens", "give a text that is not empty")
         envelope = _identified(fingerprint, prompt.request_id, ids, prompt, sampling)

@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from ..schemas.base import canonical_json
-from ..schemas.change import NO_RULE, Change, Drift, SourceChange
+from ..schemas.change import NO_RULE, Change, Drift, SourceChange, TensorMatch
 from ..schemas.claim import LEVELS, Level
 from ..schemas.fingerprint import FLAT_KEYS, SECTIONS, Absence, Fact, Fingerprint, Observed
+from .model.gguf_tensors import match_tensors
 from .model.small_texts import differing_keys, differing_lines
 from .rules import Compared, advice, rule_for
 
@@ -107,7 +108,9 @@ _WEIGHTS = (".safetensors", ".bin")
 
 
 def _contents(section: str, field: str, base: Fingerprint, now: Fingerprint) -> dict[str, Any]:
-    """`keys` or `diff` of a change of which both fingerprints keep the text."""
+    """`keys` or `diff` of a change of which both fingerprints keep the text; how tensors fit together."""
+    if (section, field) == ("model", "tensors"):
+        return {"tensors": _matched_tensors(base, now)}
     if (section, field) == ("template", "sha256"):
         named = [_texts(one, section).get("named") or {} for one in (base, now)]
         before, after = (templates.get("default") for templates in named)
@@ -126,6 +129,14 @@ def _contents(section: str, field: str, base: Fingerprint, now: Fingerprint) -> 
             for table, texts in zip(tables, (before, after), strict=True)
         )
     return {"keys": differing_keys(before, after) or None}
+
+
+def _matched_tensors(base: Fingerprint, now: Fingerprint) -> TensorMatch | None:
+    before, after = (_value(one.get("model", "tensors")) for one in (base, now))
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return None
+    first, second = (_value(one.get("model", "architecture")) for one in (base, now))
+    return match_tensors(before, after, (first, second))
 
 
 def _texts(fingerprint: Fingerprint, section: str) -> dict[str, Any]:

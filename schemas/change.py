@@ -25,6 +25,38 @@ class KeyChange(Record):
     """Likewise."""
 
 
+class TensorMatch(Record):
+    """How the tensors of a GGUF file and of a model folder fit together, by the names of both."""
+
+    gguf: Literal["base", "now"]
+    """The side that is the GGUF."""
+    matched: int
+    """Tensors of the folder that the GGUF has too, under its own name."""
+    of_gguf: int
+    """Tensors of the GGUF."""
+    of_folder: int
+    """Tensors of the folder."""
+    equal: int
+    """Matched tensors of equal content."""
+    retyped: dict[str, int] = {}
+    """Matched tensors of another type, whose contents are not comparable: `Q4_1 of F32` → how many."""
+    permuted: list[str] = []
+    """Names in the folder of q and k projections whose bytes differ: a conversion permutes their rows, so
+    this is no evidence of other values."""
+    differing: list[str] = []
+    """Names in the folder of tensors of one type with other content."""
+    only_gguf: list[str] = []
+    """Tensors of the GGUF that the folder lacks."""
+    only_folder: list[str] = []
+    """Tensors of the folder that the GGUF lacks."""
+
+    def count_of(self, side: Literal["base", "now"]) -> str:
+        """The tensors of a side, in words."""
+        is_gguf = side == self.gguf
+        count = self.of_gguf if is_gguf else self.of_folder
+        return f"{count} tensors of a {'GGUF' if is_gguf else 'folder'}, {self.matched} matched by name"
+
+
 class Change(Record):
     """A field that reads differently in two fingerprints."""
 
@@ -45,6 +77,8 @@ class Change(Record):
     """Where the documents of the rule are."""
     keys: list[KeyChange] | None = None
     """Of a digest behind which both fingerprints keep a JSON text: the entries that differ."""
+    tensors: TensorMatch | None = None
+    """Of `model.tensors` of a GGUF and a folder: how they fit together."""
     diff: list[str] | None = None
     """Of a digest behind which both keep a text: the lines that differ, `-` before, `+` after."""
 
@@ -56,6 +90,8 @@ class Change(Record):
     @property
     def before_text(self) -> str:
         """What it was, in words."""
+        if self.tensors:
+            return self.tensors.count_of("base")
         if self.keys:
             return _entries((change.key, change.before) for change in self.keys)
         return ABSENT if self.before is None else self.before.text()
@@ -63,6 +99,8 @@ class Change(Record):
     @property
     def after_text(self) -> str:
         """What it is now, in words."""
+        if self.tensors:
+            return self.tensors.count_of("now")
         if self.keys:
             return _entries((change.key, change.after) for change in self.keys)
         return ABSENT if self.after is None else self.after.text()

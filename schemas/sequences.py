@@ -109,6 +109,40 @@ class DriftJump(Record):
     """Its largest at the positions before."""
 
 
+Damage = Literal["tokens part", "rows differ"]
+"""What makes a sequence a damaged one."""
+
+
+class Property(Record):
+    """What damaged sequences may have in common."""
+
+    kind: Literal[
+        "prompt length modulo",
+        "batch row",
+        "neighbour",
+        "begins at the last prompt row",
+        "begins at a position modulo",
+    ]
+    modulus: int | None = None
+    value: str = ""
+    """The remainder, the row, or the name of the neighbour."""
+
+
+class Dependence(Record):
+    """A property that goes with damage, by an exact test that counts how many properties were tried."""
+
+    property: Property
+    damage: Damage
+    having: Proportion
+    """Damaged ones of the sequences with it; of a beginning, those that begin so of all damaged ones."""
+    others: Proportion | None = None
+    """Damaged ones of the sequences without it."""
+    spared: list[str] = []
+    """Counter-examples: sequences with it that are not damaged, the first few."""
+    exceptions: list[str] = []
+    """Counter-examples: damaged ones without it, the first few."""
+
+
 class Patterns(Record):
     """What many sequences show together."""
 
@@ -130,3 +164,5 @@ class Patterns(Record):
     """Sequences in which it jumps."""
     jump: DriftJump | None = None
     """The largest; absent: drift grows steadily, or there is too little of it."""
+    dependence: Dependence | None = None
+    """What damage goes with; absent: nothing that chance does not explain."""

@@ -224,8 +224,10 @@ class Basis:
     def changed_tensors(self) -> list[str]:
         """Names of the tensors (of very many: layers) whose digests differ."""
         for change in self._known_changes:
-            if (change.section, change.field) == ("model", "tensors") and change.before and change.after:
-                a, b = change.before.value, change.after.value
+            if change.tensors is not None:
+                return change.tensors.differing
+            if change.name == "model.tensors":
+                a, b = (side and side.value for side in (change.before, change.after))
                 if isinstance(a, dict) and isinstance(b, dict):
                     return [name for name in sorted({**a, **b}) if a.get(name) != b.get(name)]
         return []

@@ -9,7 +9,7 @@ from .findings.labels import LABELS
 from .format import drift, number, plain, plural, request_name
 
 if TYPE_CHECKING:
-    from ...schemas.sequences import Agreement, DriftJump, Patterns, Proportion, TraceAgreement
+    from ...schemas.sequences import Agreement, Dependence, DriftJump, Patterns, Proportion, TraceAgreement
     from ...schemas.verdict import FirstText
 
 
@@ -80,12 +80,45 @@ def pattern_lines(found: Patterns) -> list[str]:
             lines.append(f"{line[0].lower()}{line[1:]}; no jump")
     if found.jump is not None:
         lines.append(_jump(found.jump, found))
+    if found.dependence is not None:
+        lines.append(dependence_line(found.dependence))
     return [plain(line) for line in lines]
 
 
 def cause_label(name: str) -> str:
     """What a cause is called, by its id."""
     return LABELS.get(name, "no cause found" if name == "unknown" else name)
+
+
+def dependence_line(found: Dependence) -> str:
+    """What damage goes with, with its counter-examples."""
+    what, value = found.property, found.property.value
+    damage = "tokens diverge" if found.damage == "tokens part" else "rows differ"
+    exceptions = f"; not in {_listed(found.exceptions)}" if found.exceptions else "; no exception"
+    if what.kind == "begins at the last prompt row":
+        return (
+            f"differences begin at the last row of the prompt: {_counts(found.having)} sequences{exceptions}"
+        )
+    if what.kind == "begins at a position modulo":
+        place = f"at positions that leave {value} when divided by {what.modulus}"
+        return f"differences begin {place}: {_counts(found.having)} sequences{exceptions}"
+    names = {
+        "prompt length modulo": f"prompts whose length leaves {value} when divided by {what.modulus}",
+        "batch row": f"batch row {value} of B",
+        "neighbour": f"the neighbour {value}",
+    }
+    others = "" if found.others is None else f", elsewhere {_counts(found.others)}"
+    spared = f"; not damaged with it: {_listed(found.spared)}" if found.spared else ""
+    damaged = f"; damaged without it: {_listed(found.exceptions)}" if found.exceptions else ""
+    return f"{damage} with {names[what.kind]}: {_counts(found.having)} sequences{others}{spared}{damaged}"
+
+
+def _counts(share: Proportion) -> str:
+    return f"{share.count:,} of {share.of:,}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def growth_line(growth: float, site: str) -> str:

@@ -14,7 +14,7 @@ from ...schemas.fingerprint import FLAT_KEYS, NO_TIME, NOT_SET, Absence, Fact, F
 from ..drift import by_risk, count_forbidden, narrowed
 
 if TYPE_CHECKING:
-    from ...schemas.change import Drift
+    from ...schemas.change import Drift, TensorMatch
 
 
 RISKS = {
@@ -270,6 +270,8 @@ def before_and_after(change: Change) -> tuple[str, str]:
         return _side([(key, before) for key, before, _ in entries]), _side(
             [(key, after) for key, _, after in entries]
         )
+    if change.tensors:
+        return _matched_tensors(change.tensors)
     if change.diff:
         return _marked(change.diff, "-"), _marked(change.diff, "+")
     if change.before is not None and change.after is not None:
@@ -279,6 +281,29 @@ def before_and_after(change: Change) -> tuple[str, str]:
         if isinstance(before, list) and isinstance(after, list) and _hold_texts(before, after):
             return _lists(before, after)
     return _describe(change.before), _describe(change.after)
+
+
+def _matched_tensors(match: TensorMatch) -> tuple[str, str]:
+    """The tensors of a GGUF and a folder in one line: which names match, what is known of the contents."""
+    gguf, folder = (_count(count, "tensor") for count in (match.of_gguf, match.of_folder))
+    said = [f"names match {match.matched} of {max(match.of_gguf, match.of_folder)}"]
+    said += [f"missing in the folder: {_names(match.only_gguf)}"] if match.only_gguf else []
+    said += [f"missing in the GGUF: {_names(match.only_folder)}"] if match.only_folder else []
+    said += [f"equal content: {match.equal}"] if match.equal else []
+    if match.differing:
+        said.append(f"different content: {len(match.differing)} ({_names(match.differing)})")
+    if match.retyped:
+        kinds = ", ".join(f"{visible(kind)} {count}" for kind, count in sorted(match.retyped.items()))
+        said.append(f"other type, content not comparable: {kinds}")
+    if match.permuted:
+        said.append(f"q and k, whose rows a conversion permutes, not comparable: {len(match.permuted)}")
+    sides = [f"{gguf} (GGUF)", f"{folder} (folder)"]
+    before, after = sides if match.gguf == "base" else sides[::-1]
+    return before, f"{after}: {'; '.join(said)}"
+
+
+def _names(names: list[str]) -> str:
+    return list_fields([visible(name) for name in names])
 
 
 def _side(entries: list[tuple[str, str | None]]) -> str:

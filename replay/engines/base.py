@@ -16,6 +16,7 @@ from ...schemas.errors import BadInput, stated_setting
 from ...schemas.lane import Setting
 from ...schemas.trace import Finding, Mode, Site
 from ..request.batches import PlannedSequence
+from ..request.client_fields import template_arguments
 from ..request.contract import GENERATION_CONFIG
 from ..request.expected_answer import first_difference
 from ..request.resolve_request import Capabilities, Target
@@ -216,6 +217,7 @@ class Engine(Target):
     """One engine, opened by its constructor from an `Opening`, ready to run batches."""
 
     sampling_defaults_from = GENERATION_CONFIG
+    sends_client_fields = False
     settings: dict[str, Setting]
     """Every setting in its three readings; `batch_size` is always among them."""
     tokenizer: Any | None = None
@@ -240,7 +242,12 @@ class Engine(Target):
 
     def tokenize(self, envelope: Envelope) -> list[int]:
         """Token ids of a prompt, by the model's own tokenizer (see `request.resolve.Target`)."""
-        return tokenize(self.tokenizer, envelope.prompt_text, envelope.messages, envelope.tools)
+        return tokenize(
+            self.tokenizer,
+            envelope.prompt_text,
+            envelope.messages,
+            {"tools": envelope.tools, **template_arguments(envelope)},
+        )
 
     def texts_of(self, token_ids: Iterable[int]) -> dict[int, str]:
         """The texts of single tokens, for display; those that are not known are left out."""

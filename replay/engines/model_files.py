@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def tokenize(
     tokenizer: Any | None,
     text: str | None,
     messages: list[dict[str, Any]] | None,
-    tools: list[dict[str, Any]] | None,
+    arguments: Mapping[str, Any],
 ) -> list[int]:
     """Token ids of a prompt.
 
@@ -204,7 +205,8 @@ def tokenize(
         text: A prompt text; special tokens are added as the tokenizer does by default.
         messages: Chat messages, rendered with the model's template and a generation prompt. They win over
             the text.
-        tools: Tool descriptions for the template.
+        arguments: What the template gets beside messages, by the names of chat APIs: tools, documents,
+            chat_template_kwargs, …
 
     Raises:
         BadInput: No tokenizer, no template, messages that the template refuses, or half a character.
@@ -218,7 +220,7 @@ def tokenize(
         raise BadInput(
             "the model has no chat template", "give prompt_text or prompt_token_ids instead of messages"
         )
-    rendered = _render(tokenizer, messages, tools) if messages else text or ""
+    rendered = _render(tokenizer, messages, arguments) if messages else text or ""
     try:
         rendered.encode("utf-8")
     except UnicodeEncodeError:
@@ -230,11 +232,11 @@ def tokenize(
     return list(tokenizer.encode(rendered, add_special_tokens=not messages))
 
 
-def _render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: Mapping[str, Any]) -> str:
+    stated = {"add_generation_prompt": True, **arguments}
+    own = stated.pop("chat_template_kwargs", None) or {}
     try:
-        return str(
-            tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
-        )
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **{**stated, **own}))
     except Exception as error:  # a template is a program; whatever it raises is about the messages
         raise BadInput(
             f"the chat template refuses the messages: {first_line(error)}", "check roles and contents"

@@ -18,6 +18,7 @@ from ...schemas.errors import BadInput
 from ...schemas.fingerprint import Fingerprint
 from ...schemas.lane import OF_OPTION, Setting
 from ...schemas.trace import Finding
+from .client_fields import check_honoured
 from .findings import finding
 
 ENGINE_DEFAULTS: dict[str, Any] = {
@@ -242,6 +243,7 @@ def refusals(envelope: Envelope, fingerprint: Fingerprint) -> list[Finding]:
     found: list[Finding] = []
     for check in (
         lambda: resolve_sampling(envelope, {}, PROGRAMS),
+        lambda: check_honoured(envelope, grammars=False),
         lambda: check_prompt(prompt, wanted, vocab_size, context_length),
     ):
         try:

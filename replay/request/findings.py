@@ -47,6 +47,11 @@ def _defaults(data: Mapping[str, Any]) -> str:
     return f"the envelope does not state these fields, so defaults applied: {'; '.join(applied)}"
 
 
+def _not_sent(data: Mapping[str, Any]) -> str:
+    stated = ", ".join(f"{name}={value}" for name, value in data["fields"].items())
+    return f"stated in the request, not sent to this engine, and may change the answer: {stated}"
+
+
 def _differing_hash(data: Mapping[str, Any]) -> str:
     recorded, here = short_digest(data["recorded"]), short_digest(data["here"])
     return f"different {data['noun']}: {data['field']} is {recorded}, here {here}"
@@ -60,6 +65,9 @@ SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "runtime-differs": _runtime,
     "sampling-invalid": "{field} was stated as {value}, which is not valid: it does not apply",
     "sampling-defaults": _defaults,
+    "fields-not-sent": _not_sent,
+    "fields-redacted": "what else the client stated was redacted: a response_format or a tool_choice among "
+    "it does not apply here",
     "not-repeatable": "recorded above temperature 0 without a seed: the same answer is not expected",
     "unknown-fields": "fields that this version of rip does not know were kept: {fields}",
     "tokenized-here": "the prompt was tokenized here; the envelope has no token ids",

@@ -15,8 +15,10 @@ from ...schemas.lane import Setting
 from ...schemas.trace import Mode
 from ..wire import invalid_sampling, shortened
 from .batches import ResolvedRequest
+from .client_fields import check_honoured, structured_output, unsent_fields
 from .contract import (
     ANSWERED_TEXT,
+    PROGRAMS,
     about_request,
     check_constraints,
     check_prompt,
@@ -153,6 +155,8 @@ class Target(Protocol):
     has defaults of its own and does not report them."""
     sampling_defaults_from: str
     """Where they come from, as a source of settings."""
+    sends_client_fields: bool
+    """Whatever else the client stated (`envelope.request`) is sent as it was."""
 
     @property
     def unsupported_sampling(self) -> frozenset[str]:
@@ -190,10 +194,12 @@ def resolve_request(
     name, forced = envelope.request_id, mode != "free"
     envelope = with_sampling(envelope, sampling_stated)
     with about_request(name):
+        if not forced and not engine.sends_client_fields:
+            envelope = _with_client_fields(envelope, engine, findings)
         sampling = resolve_sampling(
             envelope,
             engine.sampling_defaults,
-            engine.unsupported_sampling,
+            engine.unsupported_sampling - (PROGRAMS if forced else frozenset()),
             engine.sampling_defaults_from,
             sampling_stated,
         )
@@ -224,6 +230,24 @@ def resolve_request(
         if engine.capabilities.token_ids:
             check_prompt(prompt, most_tokens, engine.vocab_size, engine.context_length)
     return ResolvedRequest(envelope, tuple(prompt), sampling, tokens_of)
+
+
+def _with_client_fields(envelope: Envelope, engine: Target, findings: Findings) -> Envelope:
+    """The request with the constraint that the client stated under a name of its own, as a sampling field.
+
+    Raises:
+        BadInput: The engine cannot keep to it, so that its answer would be another one.
+    """
+    check_honoured(envelope, "structured_outputs" not in engine.unsupported_sampling)
+    unsent = unsent_fields(envelope)
+    reported = invalid_sampling(unsent)  # among them by their names in an envelope
+    shown = {name: shortened(value) for name, value in unsent.items() if name not in reported}
+    if shown:
+        findings.add(finding("fields-not-sent", fields=shown), envelope.request_id)
+    if "request" in (envelope.redactions or {}):
+        findings.add(finding("fields-redacted"), envelope.request_id)
+    stated = structured_output(envelope)
+    return envelope if stated is None else with_sampling(envelope, {"structured_outputs": stated[1]})
 
 
 def _report_sampling(envelope: Envelope, sampling: Mapping[str, Setting], findings: Findings) -> None:

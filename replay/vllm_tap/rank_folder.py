@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
 from .part_file import BrokenPart, Part, PartIndex, TappedRequest, part_names, read_index, read_part
 
@@ -42,7 +43,9 @@ def padded_state(state: Mapping[str, Any]) -> bytes:
     """A rank's state as the bytes of `state.json`; a reason that is too long is cut."""
     text = json.dumps(state)
     if len(text) > STATE_BYTES - 1:
-        text = json.dumps({**state, "why": str(state.get("why", ""))[:1000]})
+        error = state.get("error")
+        short = error and {name: str(value)[:1000] for name, value in error.items()}
+        text = json.dumps({**state, "why": str(state.get("why", ""))[:1000], "error": short})
     return text.encode().ljust(STATE_BYTES - 1) + b"\n"
 
 
@@ -65,6 +68,31 @@ def is_alive(state: Mapping[str, Any]) -> bool | None:
     except OSError:
         return True
     return True
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Why one rank observes nothing any more.
+
+    Attributes:
+        rank: Its name.
+        why: In words, as the rank wrote it.
+        kind: The class of the exception that ended the observation; None: there was none, or it is not known.
+        message: That exception's own.
+    """
+
+    rank: str
+    why: str
+    kind: str | None = None
+    message: str | None = None
+
+
+class TapsFailed(EngineFailed):
+    """What observes a vLLM engine has ended. `ranks` are the failures as data."""
+
+    def __init__(self, message: str, fix: str, ranks: Sequence[RankFailure] = ()) -> None:
+        super().__init__(message, fix)
+        self.ranks = tuple(ranks)
 
 
 CACHED_PARTS = 4
@@ -96,7 +124,7 @@ class RankFiles:
         self.channel = str(state["channel"])
         self.row_hash, self.sketch = str(state["row_hash"]), str(state["sketch"])
         self._pid = {"pid": state.get("pid"), "boot_id": state.get("boot_id")}
-        self.state, self._reason = str(state["state"]), str(state["why"])
+        self._take(state)
         self.name = path.name.rpartition("-rank")[2]
         self.sites: list[Site] = []
         self.not_seen: list[str] = []
@@ -118,6 +146,13 @@ class RankFiles:
             return self._reason
         return "its process has died" if self.state != "closed" and is_alive(self._pid) is False else ""
 
+    @property
+    def failure(self) -> RankFailure | None:
+        """Why nothing more will come, as data; None while something may."""
+        if not self.why:
+            return None
+        return RankFailure(self.name, self.why, self._error.get("kind"), self._error.get("message"))
+
     def order(self, *names: str) -> tuple[int, ...]:
         """Its coordinates of these names, to sort ranks by."""
         return tuple(self.coordinates[name] for name in names)
@@ -134,7 +169,7 @@ class RankFiles:
         """Read what is new."""
         state = read_state(self.path)
         if state is not None:
-            self.state, self._reason = str(state["state"]), str(state["why"])
+            self._take(state)
         names = [item.name for item in self.path.iterdir()] if self.path.is_dir() else []
         for name in part_names(set(names) - self._read):
             self._read.add(name)
@@ -196,6 +231,11 @@ class RankFiles:
                 self._counts[number] += part.counts[number]
         self._ended.update(part.ended)
 
+    def _take(self, state: Mapping[str, Any]) -> None:
+        self.state, self._reason = str(state["state"]), str(state["why"])
+        error = state.get("error")
+        self._error = {name: str(value) for name, value in error.items()} if isinstance(error, dict) else {}
+
     def _load_sites(self) -> None:
         try:
             found = json.loads((self.path / SITES).read_text(encoding="utf-8"))
@@ -222,5 +262,8 @@ def open_ranks(folder: Path) -> list[RankFiles]:
     if not found:
         return []
     newest = max(found, key=lambda rank: rank.started)
-    ranks = [rank for rank in found if rank.instance == newest.instance]
-    return sorted(ranks, key=lambda rank: rank.order("dp_rank", "pp_rank", "tp_rank"))
+    ranks: dict[tuple[int, ...], RankFiles] = {}
+    for rank in sorted(found, key=lambda rank: rank.started):
+        if rank.instance == newest.instance:  # an engine that was started again may have the same name
+            ranks[rank.order(*COORDINATES)] = rank
+    return sorted(ranks.values(), key=lambda rank: rank.order("dp_rank", "pp_rank", "tp_rank"))

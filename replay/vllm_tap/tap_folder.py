@@ -17,7 +17,7 @@ import numpy as np
 from ...schemas.errors import EngineFailed
 from ...schemas.trace import Site
 from .join_ranks import TappedRows, join_sites, join_views, last_rows
-from .rank_folder import KeyRows, RankFiles, open_ranks
+from .rank_folder import KeyRows, RankFiles, TapsFailed, open_ranks
 
 __all__ = ["TapFolder", "TappedRows"]
 
@@ -53,11 +53,7 @@ class TapFolder:
         """
         deadline = time.monotonic() + timeout_s
         while not self._refresh():
-            if failed := [rank for rank in self._ranks if rank.state == "failed"]:
-                raise EngineFailed(
-                    f"vLLM's taps ended: {_reasons(failed)}",
-                    "fix that and start vLLM again",
-                )
+            self._check_failed()
             if time.monotonic() >= deadline:
                 raise EngineFailed(
                     f"no vLLM engine is being observed in {self.path}: {self._describe_state()}",
@@ -70,10 +66,11 @@ class TapFolder:
         """Refuse a folder that nobody writes into any more. One that nobody wrote into yet passes.
 
         Raises:
-            EngineFailed: Every rank that wrote there has ended.
+            EngineFailed: A rank failed, or every rank that wrote there has ended.
         """
         if not self._ranks:
             self._refresh()
+        self._check_failed()
         if self._ranks and all(rank.is_over() or rank.why for rank in self._ranks):
             raise EngineFailed(
                 f"the engine that wrote into {self.path} has ended",
@@ -139,9 +136,7 @@ class TapFolder:
             if partial and seen:
                 return self._joined(key, seen, since)
             if stopped:
-                raise EngineFailed(
-                    f"the request {key} was not observed to its end: {_reasons(stopped)}", "start vLLM again"
-                )
+                raise _failed(f"the request {key} was not observed to its end", stopped, "start vLLM again")
             raise EngineFailed(
                 f"the request {key} was not observed to its end within {late_s:g} s: "
                 + self._progress(key, seen),
@@ -176,6 +171,15 @@ class TapFolder:
                 if rows is not None:
                     rank.forget(rows.numbers)
 
+    def _check_failed(self) -> None:
+        """Say why the ranks of the newest engine observe nothing, where one of them wrote that.
+
+        Raises:
+            TapsFailed: One did.
+        """
+        if failed := [rank for rank in self._ranks if rank.state == "failed"]:
+            raise _failed("vLLM's taps ended", failed, "fix that and start vLLM again")
+
     def _refresh(self) -> bool:
         """Read the folder; True when a whole engine is ready in it."""
         self._ranks = open_ranks(self.path)
@@ -201,7 +205,10 @@ class TapFolder:
             return "there is no such folder"
         if not self._ranks:
             return "no rank has written there"
-        return ", ".join(f"rank {rank.name} is {rank.state}" for rank in self._ranks)
+        return ", ".join(
+            f"rank {rank.name} is {rank.state}" + (f" ({rank.why})" if rank.why else "")
+            for rank in self._ranks
+        )
 
     def _progress(self, key: str, seen: Sequence[tuple[RankFiles, KeyRows]]) -> str:
         if not seen:
@@ -241,9 +248,12 @@ class TapFolder:
         return replace(join_views(views, self.sites, findings), prefix=prefix)
 
 
-def _reasons(ranks: Sequence[RankFiles]) -> str:
-    """Why ranks observe nothing any more."""
-    return "; ".join(f"rank {rank.name}: {rank.why}" for rank in ranks)
+def _failed(what: str, ranks: Sequence[RankFiles], fix: str) -> TapsFailed:
+    """The error with each rank's own reason."""
+    failures = [rank.failure for rank in ranks if rank.failure is not None]
+    return TapsFailed(
+        f"{what}: {'; '.join(f'rank {one.rank}: {one.why}' for one in failures)}", fix, failures
+    )
 
 
 def _of_its_replicas(

@@ -23,6 +23,22 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
 
+_LINEAR: dict[str, Any] = {  # a state of linear attention beside full attention
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+_SSM: dict[str, Any] = {  # Mamba 2 layers
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+}
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 32,
@@ -53,6 +69,73 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt2",
         {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "activation_function": "gelu_new"},
     ),
+    # With a state.
+    "mamba": ("mamba", {"state_size": 8}),
+    "mamba-biased": ("mamba", {"state_size": 8, "use_bias": True}),  # the bias turns padding into a value
+    "mamba2": (
+        "mamba2",
+        {"state_size": 8, "head_dim": 16, "num_heads": 4, "n_groups": 1, "chunk_size": 8},
+    ),
+    "falcon_mamba": ("falcon_mamba", {"state_size": 8}),
+    "jamba": (
+        "jamba",
+        {"num_experts": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8},
+    ),
+    "bamba": ("bamba", {**_SSM, "attn_layer_indices": [1]}),
+    "falcon_h1": ("falcon_h1", {**_SSM, "mamba_d_ssm": 64}),
+    "granitemoehybrid": (
+        "granitemoehybrid",
+        {
+            **_SSM,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 48,
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        {
+            "num_hidden_layers": 4,
+            "hybrid_override_pattern": "M*M-",
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 8,
+            "head_dim": 8,
+        },
+    ),
+    "zamba2": (
+        "zamba2",
+        {
+            "num_hidden_layers": 4,
+            "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+            "mamba_d_state": 8,
+            "mamba_headdim": 16,
+            "n_mamba_heads": 4,
+            "mamba_ngroups": 1,
+            "num_mem_blocks": 1,
+            "chunk_size": 8,
+            "adapter_rank": 4,
+        },
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        {**_LINEAR, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "qwen3_5": ("qwen3_5_text", _LINEAR),
+    "olmo_hybrid": ("olmo_hybrid", _LINEAR),
+    "lfm2": (
+        "lfm2",
+        {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8},
+    ),
+    "recurrent_gemma": (  # keeps its state in the modules, and reads padding
+        "recurrent_gemma",
+        {"lru_width": 32, "attention_window_size": 8, "head_dim": 8},
+    ),
+    "rwkv": ("rwkv", {"attention_hidden_size": 32, "context_length": 64}),
+    "xlstm": ("xlstm", {"num_heads": 4, "embedding_dim": 32, "num_blocks": 3}),
 }
 
 

@@ -251,5 +251,5 @@ def test_a_model_without_a_kv_cache_is_refused(tiny_model, open_engine):
     engine = open_engine(tiny_model)
     forward = engine.model.forward
     engine.model.forward = lambda input_ids, **_: forward(input_ids)
-    with pytest.raises(EngineFailed, match="no KV cache"):
+    with pytest.raises(EngineFailed, match="does not take the cache"):
         run_one(engine, PROMPT)

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fakes.vllm_runner import FirstRunner, new_request, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from rip.replay.row_summaries.rows import RowSummaries
+from rip.replay.tap_trace import trace_from_tap
 from rip.replay.vllm_tap.part_file import (
     ROW_FIELDS,
     BrokenPart,
@@ -30,9 +32,11 @@ from rip.replay.vllm_tap.part_file import (
     read_part,
     write_part,
 )
+from rip.replay.vllm_tap.rank_folder import TapsFailed
 from rip.replay.vllm_tap.tap_folder import TapFolder
 from rip.replay.vllm_tap.worker import rank_writer
 from rip.replay.vllm_tap.worker.recorder import TapSettings
+from rip.replay.vllm_tap.worker.start_taps import tap_worker
 from rip.schemas.errors import EngineFailed
 
 
@@ -297,6 +301,47 @@ def test_the_state_is_small_and_says_why(tmp_path: Path) -> None:
     state = next(tmp_path.glob("*/state.json"))
     assert state.stat().st_size == 8192
     assert json.loads(state.read_text())["why"].startswith("xxx")
+
+
+class FailingWorker:
+    """A worker of which rip cannot read what it needs: its configuration has no parallel state here."""
+
+    rank = 1
+    vllm_config = SimpleNamespace(instance_id="new", parallel_config=SimpleNamespace(world_size=2))
+
+    def compile_or_warm_up_model(self) -> str:
+        return "warm"
+
+
+def test_taps_that_failed_say_why_beside_the_folder_of_an_older_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tapped(FirstRunner(small_model()), tmp_path)
+    older.close()
+    TapFolder(tmp_path).wait_ready(0)  # the control: the older one alone can be read
+    monkeypatch.setenv("RIP_TAP", str(tmp_path))
+    worker = FailingWorker()
+    tap_worker(worker)
+    assert worker.compile_or_warm_up_model() == "warm"  # it serves all the same
+    for refuse in (TapFolder.check_alive, lambda taps: taps.wait_ready(0)):
+        with pytest.raises(TapsFailed, match="taps ended: rank 1: ModuleNotFoundError: No module") as caught:
+            refuse(TapFolder(tmp_path))
+        [failure] = caught.value.ranks
+        assert (failure.rank, failure.kind) == ("1", "ModuleNotFoundError")
+        assert failure.message == "No module named 'vllm'"
+    with pytest.raises(TapsFailed, match="No module named 'vllm'"):
+        trace_from_tap(tmp_path, tmp_path / "t.parquet", "tap", None)
+
+
+def test_an_error_while_serving_is_data_in_the_state_and_in_what_a_reader_gets(tmp_path: Path) -> None:
+    recorder = tapped(FirstRunner(small_model()), tmp_path)
+    recorder.fail_with_error(ValueError("y" * 20000))
+    state = next(tmp_path.glob("*/state.json"))
+    assert state.stat().st_size == 8192
+    assert json.loads(state.read_text())["error"] == {"kind": "ValueError", "message": "y" * 1000}
+    with pytest.raises(TapsFailed) as caught:
+        TapFolder(tmp_path).check_alive()
+    assert caught.value.ranks[0].kind == "ValueError"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..format import drift, plain, plural, request_name
-from ..sequence_sentences import MANY, cause_label, growth_line, proportion
+from ..sequence_sentences import MANY, cause_label, dependence_line, growth_line, proportion
 from .pictures.step_charts import Curve, draw_survival
 
 if TYPE_CHECKING:
@@ -37,12 +37,19 @@ def patterns(verdict: Verdict, data: ResultData) -> list[Pattern]:
     found = verdict.patterns
     if found is None:
         return []
-    growth = _growth(found)
+    growth = [*_dependence(found), *_growth(found)]
     if found.sequences < MANY:
-        return growth if found.jump is not None else []
+        return growth if found.jump is not None or found.dependence is not None else []
     if not found.diverging.count:
         return growth
     return [*_survival(found), *_rates(data), *_groups(data), *_causes(found), *growth]
+
+
+def _dependence(found: Patterns) -> list[Pattern]:
+    if found.dependence is None:
+        return []
+    line = plain(dependence_line(found.dependence))
+    return [Pattern(title="What damage goes with", lede=f"{line[0].upper()}{line[1:]}.")]
 
 
 def _survival(found: Patterns) -> list[Pattern]:

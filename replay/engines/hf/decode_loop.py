@@ -22,6 +22,7 @@ from ...row_summaries.rows import ExecutionShape, Rows
 from ...row_summaries.token_distribution import top_k_and_next, top_k_of_rows, with_next
 from ..base import Finished
 from .model import Forward
+from .padding import StateCheck, lay_out
 from .sampling import Live
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Host(Protocol):
     pad: int
     """A token id for padding."""
     keep_positions: range | None
+    state_check: StateCheck
 
     def sampler_for(self, sequence: PlannedSequence) -> Sampler:
         """What chooses the tokens of a sequence."""
@@ -138,16 +140,18 @@ class BatchRun:
             The attention mask int64[B, T], and the logits [B, V] after each sequence's last token.
         """
         lengths = [len(ids) for ids in inputs]
-        first_column, ids_BT, mask_BT, positions_BT = self._padded(inputs)
-        columns = ids_BT.shape[1]
+        self._check_state(inputs)
+        engine = self._engine
+        laid = lay_out(inputs, self._right, engine.pad, engine.context_length, engine.device)
+        columns = laid.ids_BT.shape[1]
         last_logits: list[torch.Tensor] = [torch.empty(0)] * len(inputs)
         width = self._chunk or columns
         for start in range(0, columns, width):
             end = min(start + width, columns)
             segments, spans = [], []
             for live, ids in zip(self._live, inputs, strict=True):
-                first = max(first_column[live.batch_row], start)
-                count = max(0, min(end, first_column[live.batch_row] + len(ids)) - first)
+                first = max(laid.first[live.batch_row], start)
+                count = max(0, min(end, laid.first[live.batch_row] + len(ids)) - first)
                 spans.append((first - start, count))
                 if live.plan.recorded and count:
                     self._begin_chunk(live, ids[live.computed : live.computed + count], end - start)
@@ -166,9 +170,9 @@ class BatchRun:
                 else self._taps.long_pass(segments, len(inputs), end - start, self._keeps)
             ):
                 logits_BKV = self._forward(
-                    ids_BT[:, start:end],
-                    mask_BT[:, :end],
-                    positions_BT[:, start:end],
+                    laid.ids_BT[:, start:end],
+                    laid.mask_BT[:, :end],
+                    laid.positions_BT[:, start:end],
                     None if score else kept_columns,
                 )
             for row in ending:
@@ -180,7 +184,7 @@ class BatchRun:
                     self._score_rows(live, logits_BKV[live.batch_row, first : first + count])
                 if count and (score or live.batch_row not in ending):
                     yield live.rows(self._forced)
-        return mask_BT, torch.stack(last_logits)
+        return laid.mask_BT, torch.stack(last_logits)
 
     def _begin_chunk(self, live: Live, tokens: Sequence[int], columns: int) -> None:
         """Begin the rows of those prompt tokens of a sequence that a pass of so many columns computes."""
@@ -195,13 +199,11 @@ class BatchRun:
         for token in tokens:
             live.add_row(token, shape)
 
-    def _padded(
-        self, inputs: Sequence[Sequence[int]]
-    ) -> tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Each row's first column that is no padding; token ids, attention mask, positions int64[B, T].
+    def _check_state(self, inputs: Sequence[Sequence[int]]) -> None:
+        """Refuse a batch whose sequences this model would not compute as it does alone.
 
         Raises:
-            BadInput: Padding on the right, in a model whose attention counts columns.
+            BadInput: Padding would enter a sliding window or a state, or a state is lost between chunks.
         """
         columns = max(len(ids) for ids in inputs)
         padded = any(len(ids) < columns for ids in inputs)
@@ -210,17 +212,19 @@ class BatchRun:
                 "padding_side=right: the padding would enter this model's sliding window or state",
                 "use --set padding_side=left, or batch_size=1",
             )
-        first_column = [0 if self._right else columns - len(ids) for ids in inputs]
-        ids_BT = torch.full((len(inputs), columns), self._engine.pad, dtype=torch.int64)
-        mask_BT = torch.zeros_like(ids_BT)
-        for row, ids in enumerate(inputs):
-            filled = slice(first_column[row], first_column[row] + len(ids))
-            ids_BT[row, filled] = torch.tensor(ids)
-            mask_BT[row, filled] = 1
-        # Neighbours may be longer than the context; a table of positions has no entry there.
-        positions_BT = (mask_BT.cumsum(dim=1) - 1).clamp(0, self._engine.context_length - 1)
-        device = self._engine.device
-        return first_column, ids_BT.to(device), mask_BT.to(device), positions_BT.to(device)
+        if self._forward.attends_only:
+            return
+        check = self._engine.state_check
+        if padded and not check.tolerates_padding:
+            raise BadInput(
+                "this model cannot be batched with prompts of unequal length: padding enters its state",
+                "use --set batch_size=1 and no neighbours, or a set whose prompts have one length",
+            )
+        if 0 < self._chunk < columns and not check.tolerates_chunks:
+            raise BadInput(
+                "this model cannot compute a prompt in chunks: its state is lost between them",
+                "leave out --set prefill_chunk",
+            )
 
     def _score_rows(self, live: Live, logits_RV: torch.Tensor) -> None:
         """The distributions of the rows that the pass has just computed."""

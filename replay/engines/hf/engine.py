@@ -23,7 +23,8 @@ from ...row_summaries.rows import Rows
 from ..base import Engine, Finished, Opening, no_such_site, refuse_server
 from ..model_files import load_tokenizer, loadable_folder, read_config
 from .decode_loop import BatchRun
-from .model import load_model, model_errors
+from .model import Forward, load_model, model_errors
+from .padding import StateCheck
 from .sampling import Sampler, StopRule, UniformDraws
 from .settings import CAPABILITIES, resolve_settings
 
@@ -79,6 +80,9 @@ class HfEngine(Engine):
             getattr(generation, "eos_token_id", None) or getattr(config, "eos_token_id", None)
         )
         self.pad = padding_id(getattr(config, "pad_token_id", None), self.vocab_size)
+        self.state_check = StateCheck(
+            lambda: Forward(self.model), dtype, self.vocab_size, self.pad, self.device
+        )
         self._worker_draws: UniformDraws | None = None
         self._observe_settings()
         self.taps: Taps | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ....schemas.errors import BadInput, EngineFailed, RipError, first_line, stated_setting
 from ..model_files import check_complete, generation_config, quiet_transformers
@@ -117,16 +117,24 @@ class Forward:
         self._selects_columns = "logits_to_keep" in accepted
         # Renamed within transformers 5.
         name = next((name for name in ("cache", "past_key_values") if name in accepted), None)
-        if name is None:
+        if name is None or not model._supports_default_dynamic_cache():
             raise EngineFailed(
-                f"{type(model).__name__} takes no KV cache",
+                f"{type(model).__name__} does not take the cache of transformers",
                 "use a causal language model that decodes with one",
             )
         cache = DynamicCache(config=model.config)
         self._cache = {name: cache}
-        self.allows_gaps = all(type(layer) is DynamicLayer for layer in cache.layers)
+        kinds = {type(layer) for layer in cache.layers}
+        self._keeps_tokens = not kinds or any(issubclass(kind, DynamicLayer) for kind in kinds)
+        self.allows_gaps = kinds <= {DynamicLayer}
         """Padding may stand between the tokens of a sequence: no layer counts columns, as a sliding window
         does, or folds them into a state."""
+        self.attends_only = (
+            kinds <= {DynamicLayer, DynamicSlidingWindowLayer}
+            and not model._is_stateful
+            and "attention_mask" in accepted
+        )
+        """Every layer keeps its tokens apart, so that a mask hides padding. Else they may be in a state."""
 
     def __call__(
         self,
@@ -154,9 +162,20 @@ class Forward:
             extra["logits_to_keep"] = torch.tensor(columns, device=ids_BT.device)
         with model_errors(), torch.no_grad():
             logits: torch.Tensor = self._model(
-                input_ids=ids_BT, attention_mask=mask_BT, position_ids=positions_BT, **extra
+                input_ids=ids_BT,
+                attention_mask=self._mask_of_pass(mask_BT, ids_BT.shape[1]),
+                position_ids=positions_BT,
+                **extra,
             ).logits
         return logits if columns is None or logits.shape[1] == len(columns) else logits[:, columns]
+
+    def _mask_of_pass(self, mask_BT: torch.Tensor, columns: int) -> torch.Tensor:
+        """The mask as the model takes it.
+
+        Where no layer attends to earlier columns, each multiplies the mask with the columns of this pass: it
+        must have their number.
+        """
+        return mask_BT if self._keeps_tokens else mask_BT[:, -columns:]
 
 
 @contextmanager

@@ -6,9 +6,11 @@ with the model. Its log-probabilities have the text of tokens, not their ids, an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from ....schemas.errors import BadInput
 from ....schemas.trace import Mode
 from ...request.batches import PlannedSequence
 from ...request.findings import finding
@@ -36,7 +38,12 @@ class OllamaEngine(ServerEngine):
 
     name = "ollama"
     capabilities = TEXT_ENGINE
-    fields = RequestFields(COMMON_SAMPLING, {"repetition_penalty": "repeat_penalty"}, left_out={})
+    fields = RequestFields(
+        COMMON_SAMPLING,
+        {"repetition_penalty": "repeat_penalty"},
+        left_out={},
+        special=("structured_outputs",),
+    )
     own_settings: Mapping[str, SettingSpec] = {"served_model": SERVED_MODEL}
 
     async def connect(self) -> None:
@@ -85,5 +92,25 @@ class OllamaEngine(ServerEngine):
         options = self.fields.stated(plan)
         if not is_unlimited(plan):
             options["num_predict"] = plan.most_tokens
-        body = {"model": self._model, "stream": True, "options": options, **prompt}
+        body = {"model": self._model, "stream": True, "options": options, **_format(plan), **prompt}
         return "/api/chat" if is_chat else "/api/generate", body
+
+
+def _format(plan: PlannedSequence) -> dict[str, Any]:
+    """The structured output that a request states, as Ollama names it.
+
+    Raises:
+        BadInput: It states one that Ollama does not have.
+    """
+    stated = (plan.envelope.sampling.structured_outputs if plan.envelope else None) or {}
+    if not stated:
+        return {}
+    if stated.get("json_object"):
+        return {"format": "json"}
+    if "json" in stated:
+        schema = stated["json"]
+        return {"format": json.loads(schema) if isinstance(schema, str) else schema}
+    raise BadInput(
+        f"{plan.request_id}: Ollama constrains answers to JSON or a JSON schema, not to {', '.join(stated)}",
+        "replay it on the engine that recorded it",
+    )

@@ -48,6 +48,7 @@ class OpenAiEngine(ServerEngine):
 
     name = "openai"
     capabilities = TEXT_ENGINE
+    sends_client_fields = True
     # Not all of them are OpenAI's, but all are common.
     fields = RequestFields((*COMMON_SAMPLING, "logit_bias"), left_out={})
     own_settings: Mapping[str, SettingSpec] = {

@@ -9,6 +9,7 @@ from typing import Any
 from ....schemas.envelope import Envelope, Sampling
 from ....schemas.errors import BadInput, EngineFailed
 from ...request.batches import PlannedSequence
+from ...request.client_fields import template_arguments
 from ...request.contract import ANSWERED_TEXT
 from ...request.resolve_request import Capabilities
 from ..base import Opening
@@ -169,8 +170,9 @@ async def chosen_entry(client: HttpClient, opening: Opening) -> Mapping[str, Any
 
 
 def chat_body(envelope: Envelope) -> dict[str, Any]:
-    """Messages and tools as all APIs take them."""
-    return {"messages": envelope.messages, **({"tools": envelope.tools} if envelope.tools else {})}
+    """Messages, tools and what else the template gets, as all APIs take them."""
+    tools = {"tools": envelope.tools} if envelope.tools else {}
+    return {"messages": envelope.messages, **tools, **template_arguments(envelope)}
 
 
 def text_body(envelope: Envelope, **prompt: Any) -> tuple[bool, dict[str, Any]]:

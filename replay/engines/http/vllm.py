@@ -145,7 +145,7 @@ class VllmEngine(ServerEngine):
         """Token ids by the server's own tokenizer and template."""
         is_chat, prompt = text_body(envelope)
         generates = {"add_generation_prompt": True} if is_chat else {}
-        return await server_tokens(self.client, {"model": self._model, **prompt, **generates})
+        return await server_tokens(self.client, {"model": self._model, **generates, **prompt})
 
     def explained(self, error: Exception, plan: PlannedSequence) -> Exception:
         """As every server's; of one that returns fewer likely tokens than requested, with both ways out."""

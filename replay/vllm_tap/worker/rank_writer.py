@@ -35,7 +35,8 @@ class RankFolder:
         rank: This process's rank in its engine.
         facts: What `state.json` says of it besides its state.
         most_bytes: Bound of the folder.
-        failed: Called, from the writing thread, with the reason why nothing more can be written.
+        failed: Called, from the writing thread, with the reason why nothing more can be written, in words
+            and as the error that it is.
 
     Raises:
         OSError: The folder cannot be made.
@@ -47,7 +48,7 @@ class RankFolder:
         rank: int,
         facts: Mapping[str, Any],
         most_bytes: int,
-        failed: Callable[[str], None],
+        failed: Callable[[str, Exception], None],
     ) -> None:
         _make_private(parent)
         self.path = parent / f"{boot_id()}-{os.getpid()}-rank{rank}"
@@ -66,13 +67,18 @@ class RankFolder:
         self._thread = threading.Thread(target=self._write_all, name="rip-tap", daemon=True)
         self._thread.start()
 
-    def write_state(self, state: str, why: str = "") -> None:
+    def write_state(self, state: str, why: str = "", error: Exception | None = None) -> None:
         """Put `starting`, `ready`, `failed` or `closed` into `state.json`, in place.
+
+        Args:
+            why: In words.
+            error: What it is because of.
 
         Raises:
             OSError: As the disk says; the file's own bytes are already allocated.
         """
-        os.pwrite(self._state, padded_state({**self._facts, "state": state, "why": why}), 0)
+        about = error and {"kind": type(error).__name__, "message": str(error)}
+        os.pwrite(self._state, padded_state({**self._facts, "state": state, "why": why, "error": about}), 0)
 
     def write_sites(self, text: str) -> None:
         """Write `sites.json`.
@@ -118,7 +124,7 @@ class RankFolder:
                 self._written[path] = bytes_written
                 written()
             except Exception as error:  # whatever it is, the worker serves
-                self._failed(_reason_of(error, self.path))
+                self._failed(_reason_of(error, self.path), error)
                 return
             with self._lock:
                 self._waiting_bytes -= size

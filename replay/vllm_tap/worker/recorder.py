@@ -167,7 +167,7 @@ class Recorder:
         if self._is_on and self._step is not None:
             self._guarded(self._settle)
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str, cause: Exception | None = None) -> None:
         """End the observation, and say why, once. May be called from any thread."""
         with self._lock:
             if not self._is_on:
@@ -176,13 +176,13 @@ class Recorder:
         self._taps.show_to(None)
         LOG.warning("rip observes nothing any more: %s. Serving goes on.", why)
         try:
-            self._folder.write_state("failed", why)
+            self._folder.write_state("failed", why, cause)
         except OSError as error:
             LOG.warning("rip could not write that to %s: %s", self._folder.path, error)
 
     def fail_with_error(self, error: Exception) -> None:
         """End the observation because of an error in it."""
-        self.fail(f"{type(error).__name__}: {error}")
+        self.fail(f"{type(error).__name__}: {error}", error)
 
     def close(self) -> None:
         """The process ends in order: write what there is."""

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ def tap_worker(worker: Any) -> None:
             _start(worker)
         except Exception as error:  # whatever it is, the worker serves
             LOG.warning("rip observes nothing here: %s: %s", type(error).__name__, error)
+            _leave_reason(worker, error)
         return result
 
     worker.compile_or_warm_up_model = then_tap
@@ -59,6 +61,21 @@ def _start(worker: Any) -> None:
     config = worker.vllm_config
     engine = TappedEngine(_coordinates(config), _identity(config), *_channel(config))
     observe(worker.model_runner, TapSettings.of(os.environ), engine)
+
+
+def _leave_reason(worker: Any, error: Exception) -> None:
+    """Write why there are no taps, so that whoever reads the folder does not take an older engine's."""
+    config = getattr(worker, "vllm_config", None)
+    world = int(getattr(getattr(config, "parallel_config", None), "world_size", 1))
+    rank = int(getattr(worker, "rank", 0))
+    coordinates = {"tp_rank": rank, "tp_size": world, "pp_rank": 0, "pp_size": 1, "dp_rank": 0, "dp_size": 1}
+    instance = str(getattr(config, "instance_id", "") or os.getpid())
+    facts = {**coordinates, "instance": instance, "channel": "", "row_hash": "", "sketch": ""}
+    try:
+        folder = RankFolder(Path(os.environ["RIP_TAP"]), rank, facts, 0, lambda *_: None)
+        folder.write_state("failed", f"{type(error).__name__}: {error}", error)
+    except Exception as second:  # there is a state already, or nowhere to write one; the log says why
+        LOG.debug("rip could not write that: %s", second)
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ def observe(runner: Any, settings: TapSettings, engine: TappedEngine) -> Recorde
         coordinates["rank"],
         {**coordinates, **facts},
         settings.most_bytes,
-        lambda why: recorder.fail(why),
+        lambda why, error: recorder.fail(why, error),
     )
     has_logits = coordinates["tp_rank"] == 0 and coordinates["pp_rank"] == coordinates["pp_size"] - 1
     recorder = Recorder(folder, settings, found, taps, output, has_logits)
