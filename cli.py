@@ -16,6 +16,7 @@ from .commands.command_group import CommandGroup
 from .commands.console import tolerate_any_stream
 from .schemas.errors import RipError, first_line, printable, report_error
 from .schemas.exit_codes import EXIT_HOLDS, EXIT_INTERRUPTED, EXIT_NO_WORK
+from .schemas.redact import without_secrets
 
 app = typer.Typer(
     name="rip",
@@ -94,13 +95,14 @@ def _print_error(error: Exception) -> int:
     else:
         message = f"unexpected {type(error).__name__}: {error}"
         fix = "run again with --debug and report the traceback; this is a bug in rip"
+    message, fix = without_secrets(message), without_secrets(fix)
     print(f"rip: {message}\n     fix: {fix}", file=sys.stderr)
     report_error(error, message, fix)
     return code
 
 
 def _flush_stdout() -> None:
-    """Flush here, where a full disk can still be reported; what cannot be written is not tried again at the end.
+    """Flush here, where a full disk can still be reported; at the end nothing is tried again.
 
     Raises:
         OSError: As the disk says.
@@ -108,7 +110,7 @@ def _flush_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        sys.stdout.drop()  # type: ignore[attr-defined]  # see tolerate_any_stream
+        sys.stdout.drop()  # type: ignore[union-attr]  # see tolerate_any_stream
         raise
 
 

@@ -213,8 +213,8 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def tolerate_any_stream() -> None:
     """From now on no stream decides what a command does or returns.
 
-    Closed pipes are no errors, neither are streams that were closed from the start, a full disk behind stderr,
-    and characters that the stream's encoding lacks.
+    Closed pipes are no errors, neither are streams that were closed from the start, a full disk behind
+    stderr, and characters that the stream's encoding lacks.
     """
     codecs.register_error("rip-escape", _escaped)
     for name, dropped in (("stdout", BrokenPipeError), ("stderr", OSError)):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput, NewerVersion, OutputFailed
 from ..schemas.files import NewFolder, report_disk_errors, restore_folder
+from ..schemas.open_files import open_regular
 from ..schemas.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -312,6 +313,11 @@ REPEAT_DIVERGE = "run rip diverge again: the folder is damaged"
 """How to fix any file of a result folder: nobody writes them by hand."""
 
 
+def _read_summary(summary: Path) -> bytes:
+    with open_regular(summary) as file:
+        return file.readall()
+
+
 def read_verdict(folder: Path) -> Verdict:
     """The verdict of a result folder.
 
@@ -320,7 +326,7 @@ def read_verdict(folder: Path) -> Verdict:
     """
     summary = folder / SUMMARY_FILE
     try:
-        return Verdict.from_json(summary.read_bytes(), str(summary))
+        return Verdict.from_json(_read_summary(summary), str(summary))
     except OSError as error:
         raise BadInput(
             f"{folder} is not a result of rip diverge: {summary.name}: {error.strerror}",

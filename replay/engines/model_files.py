@@ -15,6 +15,7 @@ from typing import Any
 
 from ...schemas.base import parse_json_object
 from ...schemas.errors import BadInput, EngineFailed, MissingPackage, RipError, first_line
+from .bounded_call import OutOfBounds, call_bounded
 
 GGUF_CONVERSION = "1"
 """Raised when the conversion changes, so that older cached folders are not used."""
@@ -231,11 +232,18 @@ def tokenize(
 
 
 def _render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-    try:
+    def render() -> str:
         return str(
             tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
         )
-    except Exception as error:  # a template is a program; whatever it raises is about the messages
+
+    try:
+        return call_bounded(render)
+    except OutOfBounds as error:
+        raise BadInput(
+            f"the chat template does not end within bounds: {error}", "use the model's published template"
+        ) from None
+    except ValueError as error:  # a template is a program; whatever it raises is about the messages
         raise BadInput(
             f"the chat template refuses the messages: {first_line(error)}", "check roles and contents"
         ) from error
