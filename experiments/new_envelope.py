@@ -92,7 +92,8 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
     number = 0
     is_empty = True
     try:
-        with TextIOWrapper(BufferedReader(open_stream(path)), "utf-8-sig") as file:  # a byte order mark is none of the prompt
+        # A byte order mark is none of the prompt.
+        with TextIOWrapper(BufferedReader(open_stream(path)), "utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 text = line.rstrip("\n")
                 if text.strip():
