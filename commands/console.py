@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 import textwrap
@@ -169,10 +171,14 @@ class _PersistentStream:
 
     The command runs to its end: files are written, and the exit code stays the verdict. Ending at the
     first unread line would turn "the claim does not hold" into whatever a closed pipe means.
+
+    Args:
+        stream: The stream.
+        dropped: What is dropped: a closed pipe, or every failure where only notes are written.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, dropped: type[OSError]) -> None:
+        self._stream, self._dropped = stream, dropped
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -181,26 +187,41 @@ class _PersistentStream:
         """Write, or drop."""
         try:
             return self._stream.write(text)
-        except BrokenPipeError:
-            self._drop()
+        except self._dropped:
+            self.drop()
             return len(text)
 
     def flush(self) -> None:
         """Flush, or drop."""
         try:
             self._stream.flush()
-        except BrokenPipeError:
-            self._drop()
+        except self._dropped:
+            self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Write nothing more, what waits included."""
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self._stream.fileno())
         os.close(null)
 
 
-def tolerate_closed_streams() -> None:
-    """From now on, closed pipes are no errors, and neither are streams that were closed from the start."""
-    for name in ("stdout", "stderr"):
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What a stream cannot encode as `\\uXXXX`: JSON stays JSON."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), error.end
+
+
+def tolerate_any_stream() -> None:
+    """From now on no stream decides what a command does or returns.
+
+    Closed pipes are no errors, neither are streams that were closed from the start, a full disk behind
+    stderr, and characters that the stream's encoding lacks.
+    """
+    codecs.register_error("rip-escape", _escaped)
+    for name, dropped in (("stdout", BrokenPipeError), ("stderr", OSError)):
         # Python has None where the shell closed the stream (`>&-`).
         stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        setattr(sys, name, _PersistentStream(stream))
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="rip-escape")
+        setattr(sys, name, _PersistentStream(stream, dropped))

@@ -202,9 +202,9 @@ def import_(
     """
     from ..experiments.model_identity import identity_fields, identity_of
     from ..experiments.new_envelope import envelope_line
-    from ..fingerprint.untrusted.redact import is_secret
     from ..replay.proxy.imported import import_files
     from ..schemas.envelope import SET_SUFFIX
+    from ..schemas.redact import is_secret
 
     read_as = check_choice("format", form, IMPORT_FORMATS)
     if out.suffix != SET_SUFFIX:

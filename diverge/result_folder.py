@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import BadInput, NewerVersion, OutputFailed
+from ..schemas.files import NewFolder, report_disk_errors, restore_folder
+from ..schemas.open_files import open_regular
 from ..schemas.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -246,9 +245,10 @@ class ResultWriter:
         if folder.name in ("", ".."):
             raise OutputFailed(f"{folder} is not a name of a folder", "choose a name, for example result")
         self._folder = folder
-        self._unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        with report_disk_errors(self._folder):
+            restore_folder(folder)
         if folder.exists():
             if not force:
                 raise OutputFailed(
@@ -259,8 +259,8 @@ class ResultWriter:
                     f"{folder} is not a result of rip diverge, so it is not overwritten",
                     "choose a different name",
                 )
-        with self._failures():
-            self._unfinished.mkdir(mode=0o700)
+        with report_disk_errors(self._folder):
+            self._new = NewFolder(folder)
 
     def __enter__(self) -> Self:
         return self
@@ -270,7 +270,7 @@ class ResultWriter:
             with suppress(OSError, pa.ArrowInvalid):  # a full disk fails here too
                 writer.close()
         self._writers.clear()
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        self._new.discard()
 
     def add(self, table: str, rows: pa.RecordBatch) -> None:
         """Append rows to one of the tables; they are written in row groups of a million rows or less."""
@@ -283,34 +283,22 @@ class ResultWriter:
         """Write what waits and `summary.json`, and give the folder its name."""
         for table in TABLES:
             self._flush(table)
-        with self._failures():
+        with report_disk_errors(self._folder):
             for writer in self._writers.values():
                 writer.close()
-            (self._unfinished / SUMMARY_FILE).write_text(summary, encoding="utf-8")
-            if self._folder.exists():
-                shutil.rmtree(self._folder)
-            self._unfinished.rename(self._folder)
+            (self._new.path / SUMMARY_FILE).write_text(summary, encoding="utf-8")
+            self._new.publish()
 
     def _flush(self, table: str) -> None:
         schema = arrow_schema(table)
-        with self._failures():
+        with report_disk_errors(self._folder):
             if table not in self._writers:
-                path = self._unfinished / f"{table}.parquet"
+                path = self._new.path / f"{table}.parquet"
                 self._writers[table] = pq.ParquetWriter(path, schema, **_parquet_options(table))
             waiting = self._waiting.pop(table, [])
             if waiting:
                 rows = pa.Table.from_batches(waiting, schema)
                 self._writers[table].write_table(rows, row_group_size=max(rows.num_rows, 1))
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            raise OutputFailed(
-                f"{self._folder} cannot be written: {why}", "free space or choose a different path"
-            ) from None
 
 
 def _parquet_options(table: str) -> dict[str, object]:
@@ -325,6 +313,11 @@ REPEAT_DIVERGE = "run rip diverge again: the folder is damaged"
 """How to fix any file of a result folder: nobody writes them by hand."""
 
 
+def _read_summary(summary: Path) -> bytes:
+    with open_regular(summary) as file:
+        return file.readall()
+
+
 def read_verdict(folder: Path) -> Verdict:
     """The verdict of a result folder.
 
@@ -333,7 +326,7 @@ def read_verdict(folder: Path) -> Verdict:
     """
     summary = folder / SUMMARY_FILE
     try:
-        return Verdict.from_json(summary.read_bytes(), str(summary))
+        return Verdict.from_json(_read_summary(summary), str(summary))
     except OSError as error:
         raise BadInput(
             f"{folder} is not a result of rip diverge: {summary.name}: {error.strerror}",

@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.errors import BadInput, stated_option
 from ..schemas.files import append_private, report_disk_errors
+from ..schemas.open_files import open_stream, read_text
 from .model_identity import identity_fields, identity_of, runtime_fields
 from .progress import Progress
 
@@ -56,7 +58,7 @@ def read_prompt(
         return Prompt(prompt)
     path = prompt_file or messages
     try:
-        text = Path(str(path)).read_text(encoding="utf-8")
+        text = read_text(Path(str(path)))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise BadInput(
@@ -90,7 +92,8 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
     number = 0
     is_empty = True
     try:
-        with path.open(encoding="utf-8-sig") as file:  # a byte order mark is none of the prompt
+        # A byte order mark is none of the prompt.
+        with TextIOWrapper(BufferedReader(open_stream(path)), "utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 text = line.rstrip("\n")
                 if text.strip():

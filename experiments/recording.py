@@ -84,7 +84,7 @@ def record_traffic(
         MissingPackage: The server package is not installed.
     """
     from ..fingerprint.remote.address import Server, checked
-    from ..fingerprint.untrusted.redact import is_secret
+    from ..schemas.redact import is_secret
 
     url = checked(request.upstream)
     server = Server(url, read_server_key(url, request.api_key_env))

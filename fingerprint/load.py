@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
+from io import BufferedReader
 from pathlib import Path
 from typing import NoReturn
 
 from ..schemas.base import JsonObject, parse_json_object
 from ..schemas.errors import BadInput
 from ..schemas.fingerprint import FLAT_KEYS, Fingerprint
+from ..schemas.open_files import open_stream
 from .pasted.lines import is_json_log
 from .probes.pasted_text import KINDS, from_text
 
@@ -118,10 +118,10 @@ def read_input(path: Path) -> bytes:
     """The bytes of a fingerprint file, or of standard input where `path` is `-`.
 
     Raises:
-        BadInput: Unreadable, not a regular file, or too long to be one.
+        BadInput: Unreadable, no file or pipe, or too long to be one.
     """
     try:
-        content = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STANDARD_INPUT else _read_regular(path)
+        content = sys.stdin.buffer.read(MAX_BYTES + 1) if path == STANDARD_INPUT else _read_stream(path)
     except OSError as error:
         raise BadInput(
             f"{path} could not be read: {error.strerror}", "give a file that rip fingerprint -o wrote"
@@ -134,13 +134,10 @@ def read_input(path: Path) -> bytes:
     return content
 
 
-def _read_regular(path: Path) -> bytes:
-    # Without O_NONBLOCK, opening a pipe waits for a writer that may never come.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(descriptor)
-        what = "a directory" if stat.S_ISDIR(kind) else "not a regular file"
-        raise BadInput(f"{path} is {what}", "give a file that rip fingerprint -o wrote; -: standard input")
-    with os.fdopen(descriptor, "rb") as file:
+def _read_stream(path: Path) -> bytes:
+    try:
+        file = BufferedReader(open_stream(path))
+    except IsADirectoryError:
+        raise BadInput(f"{path} is a directory", "give a file that rip fingerprint -o wrote") from None
+    with file:
         return file.read(MAX_BYTES + 1)

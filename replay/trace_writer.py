@@ -224,10 +224,10 @@ class TraceWriter:
             if not part:
                 self.parts.mkdir(mode=0o700, exist_ok=True)
             if self._header is not self._header_in_parts:
-                with replace_file(self.parts / "header.json") as unfinished:
+                with replace_file(self.parts / "header.json", synced=False) as unfinished:
                     unfinished.write_text(self._header.to_json(), encoding="utf-8")
                 self._header_in_parts = self._header
-            with replace_file(self._part(part)) as unfinished:
+            with replace_file(self._part(part), synced=False) as unfinished:
                 row_groups = self._write_part(unfinished)
         except OSError as error:
             raise self._write_failed(error) from None

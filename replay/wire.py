@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from ..schemas.base import canonical_json, exactly_representable
 from ..schemas.envelope import Sampling
+from ..schemas.redact import HIDDEN as HIDDEN
+from ..schemas.redact import hides
 
 OTHER_NAMES = {"max_completion_tokens": "max_tokens", "n_predict": "max_tokens"}
 """Other names of a sampling field; where both are stated, these count, as they do in the engines."""
@@ -26,7 +28,6 @@ SGLANG_GRAMMARS = {
     "structural_tag": "structural_tag",
 }
 """Kind of an envelope's structured outputs → field of SGLang's sampling parameters, which is a text."""
-HIDDEN = "[redacted]"
 _SHOWN_VALUE = 60
 """Characters of a stated value that a sentence shows."""
 
@@ -89,7 +90,7 @@ def without_secrets(value: Any, is_secret: Callable[[str], bool]) -> Any:
     """The same JSON with what stands under the name of a secret replaced."""
     if isinstance(value, dict):
         return {
-            name: HIDDEN if is_secret(name) and isinstance(item, str) else without_secrets(item, is_secret)
+            name: HIDDEN if hides(name, item, is_secret) else without_secrets(item, is_secret)
             for name, item in value.items()
         }
     if isinstance(value, list):

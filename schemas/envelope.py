@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -18,6 +19,7 @@ from .base import BigInteger, Document, JsonObject, Real, Record, sha256_of
 from .claim import Claim
 from .errors import BadInput
 from .jsontext import list_of_lines, whole_document
+from .open_files import open_stream
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIdKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
@@ -227,7 +229,7 @@ def load_envelope(path: Path) -> Envelope:
         BadInput: Missing, unreadable or invalid file.
     """
     try:
-        with path.open("rb") as file:
+        with BufferedReader(open_stream(path)) as file:
             return Envelope.from_json(_bounded(file.read(MAX_ENVELOPE_BYTES + 1), str(path)), str(path))
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -245,7 +247,7 @@ def iter_request_set(path: Path) -> Iterator[Envelope]:
         yield load_envelope(path)
         return
     try:
-        with path.open("rb") as lines:
+        with BufferedReader(open_stream(path)) as lines:
             for number in count(1):
                 where = f"{path}:{number}"
                 line = _bounded(lines.readline(MAX_ENVELOPE_BYTES + 1), where)

@@ -35,8 +35,14 @@ def stated_option(name: str, value: object = None) -> Stated:
 
 def stated_setting(pair: str) -> Stated:
     """A setting as `--set` takes it: `KEY=VALUE`, or what was written in its place."""
-    name = pair.partition("=")[0]
-    return Stated(name, f"--set {pair}", f"--set {name}")
+    from .redact import HIDDEN, holds_secret, is_secret  # which needs this module
+
+    name, equals, value = pair.partition("=")
+    if is_secret(name) or holds_secret(value):
+        value = HIDDEN
+    if holds_secret(name):
+        name = HIDDEN
+    return Stated(name, f"--set {name}{equals}{value}", f"--set {name}")
 
 
 class RipError(Exception):

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -17,18 +19,29 @@ from .trace import parts_folder
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
+def replace_file(path: Path, synced: bool = True) -> Iterator[Path]:
     """A private file to write to; it takes the name `path` when the context ends without an error.
 
     What a link leads to is replaced, not the link.
 
+    Args:
+        path: The final name.
+        synced: Hand the bytes to the disk first, so that no power cut leaves the name to an empty file.
+
     Raises:
+        FileExistsError: Another writer was faster; what it wrote stays.
         OSError: As the disk says; nothing is left behind.
     """
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
+    before = version_of(target)
     with _unfinished(target) as unfinished:
         yield unfinished
-        unfinished.replace(target)
+        if synced:
+            _sync(unfinished)
+        if before is not None and version_of(target) == before:
+            unfinished.replace(target)
+        else:
+            _name_new(unfinished, target)
 
 
 @contextmanager
@@ -39,29 +52,112 @@ def create_file(path: Path) -> Iterator[Path]:
         FileExistsError: There is one.
         OSError: As the disk says; nothing is left behind.
     """
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     with _unfinished(target) as unfinished:
         yield unfinished
-        try:
-            os.link(unfinished, target)  # unlike a rename, it never replaces a file
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            if target.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-            unfinished.rename(target)
+        _sync(unfinished)
+        _name_new(unfinished, target)
+
+
+class NewFolder:
+    """A private folder to write in, until `publish` gives it its final name or `discard` removes it.
+
+    A folder that has the name is renamed aside before it is replaced. After a kill in between, the next
+    `NewFolder` of that name gives it back.
+
+    Args:
+        target: The final name.
+
+    Attributes:
+        path: Where to write.
+
+    Raises:
+        OSError: As the disk says.
+    """
+
+    def __init__(self, target: Path) -> None:
+        restore_folder(target)
+        self._target, self._before = target, version_of(target)
+        self.path = Path(tempfile.mkdtemp(dir=target.parent, prefix=_hidden(target), suffix=".unfinished"))
+
+    def publish(self) -> None:
+        """Give it its name.
+
+        Raises:
+            FileExistsError: Another writer was faster; what it wrote stays.
+            OSError: As the disk says.
+        """
+        for file in self.path.iterdir():
+            _sync(file)
+        if version_of(self._target) != self._before:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self._target))
+        if self._before is not None:
+            self._target.rename(_aside(self._target))
+        self.path.rename(self._target)
+        shutil.rmtree(_aside(self._target), ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove it, unless it has its name."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def restore_folder(path: Path) -> None:
+    """Give a folder its name back that was renamed aside by a `NewFolder` that was killed then."""
+    aside = _aside(path)
+    if aside.is_dir() and not aside.is_symlink():
+        if os.path.lexists(path):
+            shutil.rmtree(aside, ignore_errors=True)  # the new one is in its place
+        else:
+            aside.rename(path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{_hidden(path)}before")
+
+
+def version_of(path: Path) -> tuple[int, ...] | None:
+    """What changes when somebody else writes `path`; None where nothing has that name."""
+    try:
+        state = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """An empty private file beside `target`, removed when the context ends."""
-    unfinished = target.with_name(f".{target.name}.unfinished")
+    """An empty private file beside `target` that nobody else has, removed when the context ends."""
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_hidden(target), suffix=".unfinished")
+    os.close(descriptor)
+    unfinished = Path(name)
     try:
-        # Created with its permissions before anything private is in it.
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
         yield unfinished
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _hidden(path: Path) -> str:
+    """`.NAME.`, with room for what makes it unique: a name may have 255 bytes."""
+    return f".{os.fsencode(path.name)[:220].decode('utf-8', 'ignore')}."
+
+
+def _sync(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name_new(unfinished: Path, target: Path) -> None:
+    try:
+        os.link(unfinished, target)  # unlike a rename, it never replaces a file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        unfinished.rename(target)
 
 
 @contextmanager
@@ -69,15 +165,20 @@ def report_disk_errors(path: Path) -> Iterator[None]:
     """Turns what the disk says while `path` is written into an error for people.
 
     Raises:
-        OutputFailed: The file cannot be written (disk full, permissions).
+        OutputFailed: The file cannot be written (disk full, permissions, another writer).
     """
     try:
         yield
+    except FileExistsError:
+        raise OutputFailed(
+            f"{path} was written by another program meanwhile, and was left alone",
+            "choose another name, or run the command again",
+        ) from None
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputFailed(
-            f"{path} could not be written: {why}", "free space or choose another place"
-        ) from None
+        too_long = error.errno == errno.ENAMETOOLONG
+        fix = "choose a shorter name" if too_long else "free space or choose another place"
+        raise OutputFailed(f"{path} could not be written: {why}", fix) from None
 
 
 def write_private(path: Path, content: str | bytes) -> None:
@@ -102,7 +203,7 @@ def append_private(path: Path, chunks: Iterable[bytes]) -> None:
     """
     with (
         report_disk_errors(path),
-        os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as file,
+        os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600), "r+b", buffering=0) as file,
     ):
         end = file.seek(0, os.SEEK_END)
         if end and os.pread(file.fileno(), 1, end - 1) != b"\n":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import BadInput
+from .open_files import open_regular
 
 JsonObject = dict[str, Any]
 
@@ -119,7 +120,7 @@ def whole_document(path: Path, line: bytes, most_bytes: int) -> JsonObject | lis
         most_bytes: Longer files are not looked at.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(most_bytes + 1)
         if not isinstance(_json_or_none(line), dict) and len(text) <= most_bytes:
             value = _json_or_none(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from .base import Record, describe_validation_error
 from .choices import CaptureLevel as CaptureLevel
 from .choices import Mode as Mode
 from .errors import BadInput, Stated
+from .jsontext import MAX_DEPTH, is_deeper
+from .open_files import open_stream
+from .redact import holds_secret, is_secret
 
 NOT_KEPT = "(not kept)"
 """What a trace holds in place of a value that may be a secret."""
@@ -27,11 +31,21 @@ OWN_PROGRAM = "own"
 """The engine of a trace that a program of the user's own wrote (`rip.tap`): rip cannot run it."""
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+MAX_LANE_BYTES = 1 << 20
+"""Of a lane file; a long one has some kilobytes."""
+MAX_INTEGER = 1 << 63
+_SHOWN_IN = "docs/engines.md shows a lane file"
 
 
-def may_be_secret(setting: str) -> bool:
-    """Whether a setting is a variable (`env.NAME`) whose name suggests a secret."""
-    return setting.startswith("env.") and _SECRET.search(setting) is not None
+def may_be_secret(setting: str, value: object = None) -> bool:
+    """Whether a setting may hold a secret.
+
+    Its value has the form of one, or of an address with a login; or it is a variable (`env.NAME`) whose name
+    suggests one.
+    """
+    if isinstance(value, str) and holds_secret(value):
+        return True
+    return setting.startswith("env.") and (_SECRET.search(setting) is not None or is_secret(setting[4:]))
 
 
 class LaneFile(Record):
@@ -70,15 +84,25 @@ def load_lane(path: Path) -> LaneFile:
         BadInput: Missing, no TOML, or a field that a lane does not have.
     """
     try:
-        raw = tomllib.loads(path.read_text("utf-8"))
+        with BufferedReader(open_stream(path)) as file:
+            content = file.read(MAX_LANE_BYTES + 1)
+        if len(content) > MAX_LANE_BYTES:
+            raise BadInput(f"{path} is longer than any lane ({MAX_LANE_BYTES >> 10} KiB)", "check the file")
+        raw = tomllib.loads(content.decode("utf-8"))
+        _check_values(raw, path)
     except OSError as error:
         about = Stated("lane", str(path), "--lane")
         raise BadInput(f"cannot be read: {error.strerror}", "check the path of {option}", about) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not TOML: {error}", "docs/engines.md shows a lane file") from None
+        raise BadInput(f"{path} is not TOML: {_cut(str(error))}", _SHOWN_IN) from None
+    except (ValueError, RecursionError):  # an integer of thousands of digits; brackets by the thousand
+        raise BadInput(
+            f"{path}: a number of too many digits, or values nested too deeply",
+            _SHOWN_IN,
+        ) from None
     if unknown := raw.keys() - LaneFile.model_fields.keys():
         raise BadInput(
-            f"{path}: a lane has no field {min(unknown)!r}",
+            f"{path}: a lane has no field {_cut(min(unknown))!r}",
             f"it has: {', '.join(LaneFile.model_fields)}; settings of the engine go under [set]",
         )
     try:
@@ -94,6 +118,33 @@ def load_lane(path: Path) -> LaneFile:
     if "python" in near and os.sep not in near["python"]:
         near["python"] = f"./{near['python']}"  # without a folder it would be searched in PATH
     return lane.model_copy(update=near)
+
+
+def _check_values(raw: object, path: Path) -> None:
+    """Refuse what no setting can be.
+
+    Raises:
+        BadInput: Values are nested too deeply, or an integer has no 64 bits.
+    """
+    if is_deeper(raw, MAX_DEPTH):
+        raise BadInput(f"{path}: nested more than {MAX_DEPTH} deep", _SHOWN_IN)
+    waiting = [raw]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, int) and not -MAX_INTEGER <= value < MAX_INTEGER:
+            raise BadInput(f"{path}: an integer does not fit 64 bits", "correct it, or write it as a string")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_SHOWN = 200
+"""Characters of a foreign text that an error shows."""
 
 
 def _text(value: object) -> str:

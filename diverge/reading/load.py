@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from ...schemas.errors import BadInput
 from ...schemas.findings.unseen import PartIgnored, UnfinishedRun, Unread
 from ...schemas.jsontext import parse_json_object
+from ...schemas.open_files import check_regular
 from ...schemas.trace import (
     COLUMNS,
     HEADER_KEY,
@@ -170,6 +171,10 @@ def _assemble(path: Path, text: bytes, header: TraceHeader, parts: list[Part], u
 
 def open_parquet(path: Path, **how: object) -> pq.ParquetFile:
     """Open a file of a trace: pages are checked, memory stays bounded. Raises as `open_trace`."""
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}", "give a file that rip wrote") from None
     try:
         # No pre-buffering and no whole-file map: rows are read in pieces.
         return pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True, **how)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.errors import BadInput
 from ...schemas.findings.unseen import Unread
+from ...schemas.open_files import check_regular
 from .. import result_folder
 from ..result_folder import REPEAT_DIVERGE, read_verdict
 from . import view_sql
@@ -159,6 +160,7 @@ def _check_parquet(file: Path) -> None:
     import pyarrow.parquet as pq
 
     try:
+        check_regular(file)
         pq.read_metadata(file)
     except OSError as error:
         raise BadInput(f"{file}: cannot be read: {error.strerror or error}", REPEAT_DIVERGE) from None

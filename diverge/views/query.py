@@ -213,10 +213,27 @@ def _python_rows(rows: Rows) -> Iterator[tuple[Any, ...]]:
     converters = [_converter(column.type) for column in rows.schema]
     for batch in rows.batches:
         columns = [
-            [None if value is None else convert(value) for value in column.to_pylist()]
-            for convert, column in zip(converters, batch.columns, strict=True)
+            [None if value is None else convert(value) for value in _values(name, column)]
+            for convert, name, column in zip(converters, rows.schema.names, batch.columns, strict=True)
         ]
         yield from zip(*columns, strict=True)
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """A column's values.
+
+    Raises:
+        BadInput: Python has none of that size, such as a date in the year 300,000.
+    """
+    import pyarrow as pa
+
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError, pa.ArrowException):
+        raise BadInput(
+            f"SQL: the column {name} ({column.type}) holds a value that cannot be shown",
+            "let SQL write it: CAST(… AS VARCHAR), or -o rows.parquet",
+        ) from None
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any]:

@@ -51,7 +51,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, Setting]:
     kept = {}
     for variable, value in variables.items():
         name, observed = f"env.{variable}", os.environ.get(variable, "(not set)")
-        if may_be_secret(name):
+        if may_be_secret(name, value) or may_be_secret(name, observed):
             value = observed = NOT_KEPT
         kept[name] = Setting(requested=value, resolved=value, observed=observed, source="lane")
     return kept

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...schemas.errors import BadInput, stated_option
+from ...schemas.redact import holds_secret
 
 LANE_SUFFIX = ".toml"
 
@@ -63,6 +65,9 @@ def read_lane(request: LaneRequest) -> LaneRequest:
     )
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
 def read_server_key(url: str | None, api_key_env: str | None) -> str | None:
     """The key of the server at `url`, from the environment variable that was named; None: none was.
 
@@ -75,8 +80,11 @@ def read_server_key(url: str | None, api_key_env: str | None) -> str | None:
         raise BadInput("no server is named that needs a key", "add --url", stated_option("api_key_env"))
     key = os.environ.get(api_key_env)
     if not key:
+        named = _VARIABLE.fullmatch(api_key_env) is not None and not holds_secret(api_key_env)
         raise BadInput(
-            f"the environment variable {api_key_env} is not set",
+            f"the environment variable {api_key_env} is not set"
+            if named
+            else "this is no name of a variable",
             "export it; the option takes its name, not the key",
             stated_option("api_key_env"),
         )

@@ -170,4 +170,4 @@ class Mixture:
 
 
 def _shown(name: str, value: str | None) -> str | None:
-    return NOT_KEPT if value is not None and may_be_secret(name) else value
+    return NOT_KEPT if value is not None and may_be_secret(name, value) else value

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 from ... import __version__
+from ...schemas.files import replace_file
 
 MAX_BYTES = 64 * 1024 * 1024
 """A larger journal is cut to its newest half when it is opened. A line takes 256 bytes a tensor."""
@@ -104,7 +104,9 @@ class DigestCache:
         if self._descriptor is None:
             path = self._path or default_path()
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
+            )
         return self._descriptor
 
     def _load(self, content: bytes) -> None:
@@ -124,7 +126,7 @@ class DigestCache:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Rewrite the journal with its newest lines. What another process appends meanwhile is lost."""
+        """Rewrite the journal with its newest lines."""
         assert self._path is not None
         kept: dict[bytes, bytes] = {}
         size = 0
@@ -134,14 +136,13 @@ class DigestCache:
                 break
             kept[key] = line
         self._lines = dict(reversed(kept.items()))
-        descriptor, unfinished = tempfile.mkstemp(dir=self._path.parent, prefix=".digests.")
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines(line + b"\n" for line in self._lines.values())
-            os.replace(unfinished, self._path)
+            with replace_file(self._path, synced=False) as unfinished:
+                unfinished.write_bytes(b"".join(line + b"\n" for line in self._lines.values()))
             self._is_torn = False
+        except FileExistsError:
+            return  # what another process appended meanwhile is kept; the next one shrinks it
         except OSError as error:
-            Path(unfinished).unlink(missing_ok=True)
             self.note = f"digest cache not written: {type(error).__name__}"
 
 

@@ -14,7 +14,7 @@ from io import BufferedReader, FileIO
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import BadInput
-from ..untrusted.files import open_regular
+from ...schemas.open_files import open_regular
 from .ref import GGUF_MAGIC
 from .tensor_digests import MAX_DIMENSIONS, Layout, LayoutFault, Tensor, check_offsets
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.choices import Strength
 from ...schemas.errors import BadInput
-from ..untrusted.files import open_regular
+from ...schemas.open_files import open_regular
 from .tensor_digests import DIGEST_BYTES, Layout, TensorStream, groups_of, kind_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from typing import Any
 
+from ...schemas import redact
 from ...schemas.base import canonical_json, exactly_representable
 from ...schemas.change import KeyChange
-from ..untrusted import redact
 
 MAX_TEXT = 64 << 10
 """Bytes of one text as JSON; longer ones are known by their digest only."""

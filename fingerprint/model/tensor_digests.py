@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from blake3 import blake3
 
-from ..untrusted.files import open_regular
+from ...schemas.open_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -110,7 +110,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         if type(number) is not int:
             continue
         shown[role] = {"id": number}
-        if number < len(tokens) and isinstance(tokens[number], str):
+        if 0 <= number < len(tokens) and isinstance(tokens[number], str):
             roles[role] = tokens[number]
             shown[role]["token"] = tokens[number]
     return Tokenizer(

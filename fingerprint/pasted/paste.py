@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...schemas import redact
 from ...schemas.fingerprint import PASTED, Fact, fact
 from ..engine_arguments.meaning import fields_of
-from ..untrusted import redact
 
 
 @dataclass

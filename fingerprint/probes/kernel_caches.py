@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...schemas import redact
 from ...schemas.fingerprint import NO_ANSWER, Fact, Section, fact, unavailable
 from ..process import proc, root_files
-from ..untrusted import redact
 from ..untrusted.patience import patience
 from . import locations
 from .kernel_cache_folder import TooSlow, describe

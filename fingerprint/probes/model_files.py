@@ -230,7 +230,7 @@ def _gguf_facts(metadata: Mapping[str, Any], headers: Mapping[Path, GgufHeader])
         "quantization_config_sha256": none("quantization_config; tensor_dtypes says how tensors are stored"),
         "dtype": stated(stored_as),
         "architecture": stated(architecture),
-        "vocab_size": stated(len(tokens) if tokens else None),
+        "vocab_size": stated(len(tokens) if isinstance(tokens, list) and tokens else None),
         "context_length": stated(metadata.get(f"{architecture}.context_length")),
         "code": none("code"),
         "adapters": none("adapters beside it that it would load by itself"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from ...schemas import redact
 from ...schemas.fingerprint import Fact, Section, fact, fact_or, unavailable
 from ..engine_arguments import command_line
 from ..engine_arguments.command_line import CONFIG_FILES, Engine
@@ -20,7 +21,6 @@ from ..fields.known_names import ALL_VARIABLES, FRAMEWORK_PACKAGES, KERNEL_PACKA
 from ..process import proc, python_packages, root_files
 from ..process.proc import mapped_files
 from ..process.python_packages import Python, python_of
-from ..untrusted import redact
 from .cpu import FROM_INSIDE, NOT_VISIBLE_FROM_OUTSIDE
 from .os_env import LAUNCH_SOURCE
 from .process_workers import process_section

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from ...schemas import redact
 from ...schemas.fingerprint import Section, fact, unavailable
 from ..fields.known_names import VARIABLES
 from ..process import proc, root_files
-from ..untrusted import redact
 from . import locations
 
 if TYPE_CHECKING:

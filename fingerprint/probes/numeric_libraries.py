@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...schemas import redact
 from ...schemas.fingerprint import NOT_EXECUTED, Fact, Section, fact, fact_or, unavailable
 from ..fields.machine_fields import FileState
 from ..libraries.findings import (
@@ -30,7 +31,6 @@ from ..libraries.version_child import VERSION_FUNCTIONS, query_version
 from ..libraries.version_query import query_versions
 from ..present.warnings import describe_library
 from ..process import proc, root_files
-from ..untrusted import redact
 from . import locations
 from .torch_env import versions_beside
 

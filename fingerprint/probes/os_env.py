@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas import redact
 from ...schemas.fingerprint import NOT_SET, NOT_VISIBLE, Fact, Section, fact, fact_or, unavailable
 from ..fields.known_names import ALL_VARIABLES, BATCH_INVARIANCE_VARIABLES, SET_BY_BATCH_INVARIANT_VLLM
 from ..process import proc, root_files
 from ..process.proc import mapped_files
-from ..untrusted import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

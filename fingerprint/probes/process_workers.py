@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...schemas import redact
 from ...schemas.fingerprint import NOT_SET, Fact, Observed, Section, fact, fact_or, unavailable
 from ..fields.known_names import ALL_VARIABLES
 from ..process import proc
-from ..untrusted import redact
 from .os_env import LAUNCH_SOURCE
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
+from ...schemas import redact
 from ...schemas.jsontext import is_deeper
-from ..untrusted import redact
 from .address import Server, checked, origin, server_of
 
 MAX_BYTES = 4 * 1024 * 1024

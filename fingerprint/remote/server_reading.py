@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ...schemas import redact
 from ...schemas.fingerprint import Fact, Section, fact, unavailable
 from ..engine_arguments.command_line import is_uninteresting
 from ..engine_arguments.meaning import fields_of
-from ..untrusted import redact
 from .client import Client, NoAnswer
 
 TOKENIZER_PROBE = "rip.tokenizer-probe/1"

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import stat
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from ...schemas.base import canonical_json, sha256_of
 from ...schemas.fingerprint import Fact, fact, unavailable
 from ...schemas.jsontext import MAX_DEPTH, is_deeper
+from ...schemas.open_files import open_regular
 
 SMALL_BYTES = 256 * 1024 * 1024
 """The largest tokenizer files have some tens of megabytes; what is beyond is not read into memory."""
 JSON_VERIFIED = "json-sha256:verified"
-
-
-def open_regular(path: Path) -> FileIO:
-    """Open a file for reading, unbuffered; symlinks are followed, a pipe or a device is never waited for.
-
-    Raises:
-        OSError: It cannot be opened, or is not a regular file.
-    """
-    # Without O_NONBLOCK, opening a pipe waits for a writer; on a regular file the flag has no effect.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return FileIO(descriptor, "rb")
 
 
 def read_small(path: Path) -> bytes:

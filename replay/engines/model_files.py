@@ -16,6 +16,7 @@ from typing import Any
 
 from ...schemas.base import parse_json_object
 from ...schemas.errors import BadInput, EngineFailed, MissingPackage, RipError, first_line
+from .bounded_call import OutOfBounds, call_bounded
 
 GGUF_CONVERSION = "1"
 """Raised when the conversion changes, so that older cached folders are not used."""
@@ -235,9 +236,17 @@ def tokenize(
 def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: Mapping[str, Any]) -> str:
     stated = {"add_generation_prompt": True, **arguments}
     own = stated.pop("chat_template_kwargs", None) or {}
-    try:
+
+    def render() -> str:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **{**stated, **own}))
-    except Exception as error:  # a template is a program; whatever it raises is about the messages
+
+    try:
+        return call_bounded(render)
+    except OutOfBounds as error:
+        raise BadInput(
+            f"the chat template does not end within bounds: {error}", "use the model's published template"
+        ) from None
+    except ValueError as error:  # a template is a program; whatever it raises is about the messages
         raise BadInput(
             f"the chat template refuses the messages: {first_line(error)}", "check roles and contents"
         ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BufferedReader
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +18,7 @@ from ...schemas.choices import ImportFormat
 from ...schemas.envelope import MAX_ENVELOPE_BYTES, Envelope
 from ...schemas.errors import BadInput
 from ...schemas.jsontext import list_of_lines, whole_document
+from ...schemas.open_files import open_stream
 from ..wire import invalid_sampling, shortened
 from . import plain_pickle, sglang_dump
 from .engine_log import EngineLog
@@ -307,7 +309,7 @@ def _content(path: Path) -> bytes:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """BadInput where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with BufferedReader(open_stream(path)) as file:
             yield file
     except OSError as error:
         raise BadInput(

@@ -169,7 +169,7 @@ def write_part(folder: Path, number: int, part: Part) -> tuple[Path, int]:
     ).encode()
     begin = MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(8, "little")
     path = folder / PART.format(number)
-    with replace_file(path) as unfinished, unfinished.open("wb") as file:
+    with replace_file(path, synced=False) as unfinished, unfinished.open("wb") as file:
         file.write(begin + header)
         for chunk in chunks:
             file.write(chunk.data)

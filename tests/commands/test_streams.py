@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,3 +77,47 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path: Path) -> No
     assert (plain.returncode, debug.returncode) == (2, 2)
     assert b"Traceback" not in plain.stderr
     assert b"Traceback" in debug.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_full_stderr_changes_no_exit_code(tmp_path: Path) -> None:
+    def code(*words: object) -> int:
+        command = [sys.executable, "-m", "rip", *map(str, words)]
+        with open("/dev/full", "wb") as full:
+            return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode
+
+    assert code("envelope", "check", tmp_path / "none.json") == 2
+    assert code("query", GOLDEN, "SELECT 1 AS x", "-o", tmp_path / "rows.csv") == 0
+    assert (tmp_path / "rows.csv").read_text() == "x\n1\n"
+
+
+def test_an_ascii_stdout_gets_json_that_says_the_same() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "rip",
+        "query",
+        str(GOLDEN),
+        "SELECT chr(128512) AS x",
+        "--format",
+        "json",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rows"] == [{"x": "\U0001f600"}]
+
+
+@pytest.mark.parametrize("command", ["diverge", "query", "report", "replay", "envelope check"])
+def test_no_name_is_a_fault_of_rip(tmp_path: Path, command: str) -> None:
+    for name in ("A" * 300, tmp_path, "/dev/null" if command != "replay" else tmp_path):
+        second = {"diverge": [GOLDEN], "query": ["SELECT 1"], "replay": ["--engine", "hf"]}.get(command, [])
+        done = rip(*command.split(), name, *second)
+        assert done.returncode == 2, done.stderr
+        assert b"unexpected" not in done.stderr
+
+
+def test_a_value_that_python_has_no_type_for_is_refused_in_words() -> None:
+    done = rip("query", GOLDEN, "SELECT * FROM test_all_types()")
+    assert done.returncode == 2
+    assert b"CAST" in done.stderr

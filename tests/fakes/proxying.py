@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 from fakes.upstream import in_thread
-from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.call import Upstream
 from rip.replay.proxy.forward import Proxy
 from rip.replay.proxy.recorder import Recorder
 from rip.replay.proxy.store import RecordingFiles, Store, StoreOptions
 from rip.schemas.envelope import Envelope, iter_request_set
+from rip.schemas.redact import is_secret
 
 
 @dataclass

@@ -11,12 +11,13 @@ import argparse
 import importlib.util
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from faults.case import Case
@@ -25,6 +26,7 @@ from faults.lab import Lab, Seen
 from faults.reworded import with_rewording
 from faults.zoomed import Zoomer, op_named, proven
 from rip.diverge.present.zoom import finding_sentence
+from rip.replay.engines.http.server_process import end_with_parent
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements.md"
 BEGIN, END = "<!-- fault corpus: begin (make fault-table) -->", "<!-- fault corpus: end -->"
@@ -45,8 +47,10 @@ _bench: Bench
 
 
 def _set_up(folder: str, real: Path | None) -> None:
-    """Begin a worker process."""
+    """Begin a worker process, which ends with the one that began it, however that ends."""
     global _bench
+    if end := end_with_parent():
+        end()
     lab = Lab(Path(tempfile.mkdtemp(dir=folder)), real)
     _bench = Bench(lab, Zoomer(lab), by_kind(real is not None))
 
@@ -71,6 +75,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     real = _smollm2()
     started = time.perf_counter()
     kinds = [
@@ -86,10 +91,15 @@ def main(arguments: list[str]) -> int:
     ):
         # The pairs without a fault are the most, so they are not left to the end.
         running = {pool.submit(_run, kind): kind for kind in sorted(kinds, key=lambda kind: kind != NO_FAULT)}
-        for done in as_completed(running):
-            kind = running[done]
-            found[kind] = done.result()
-            _tell(f"{kind}: {len(found[kind])} cases, {time.perf_counter() - started:.0f} s so far")
+        try:
+            for done in as_completed(running):
+                kind = running[done]
+                found[kind] = done.result()
+                _tell(f"{kind}: {len(found[kind])} cases, {time.perf_counter() - started:.0f} s so far")
+        except BaseException:  # the pool would wait for all that is still to be run
+            for worker in active_children():
+                worker.terminate()
+            raise
     seen = [one for kind in kinds for one in found[kind]]
     text = table(seen)
     print(text)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rip.fingerprint.collect import PROBES, collect
 from rip.fingerprint.fields.known_names import VARIABLES
 from rip.fingerprint.probes.pasted_text import from_text
-from rip.fingerprint.untrusted import redact
+from rip.schemas import redact
 
 SECRET_NAMES = [
     "api_key",

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.plain_pickle import Named, UncalledObject, read_pickle
 from rip.replay.proxy.sglang_dump import envelopes_of, read_dump
 from rip.schemas.envelope import Envelope
 from rip.schemas.errors import BadInput
+from rip.schemas.redact import is_secret
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rip.fingerprint.untrusted.redact import is_secret
 from rip.replay.proxy.call import Call, Upstream
 from rip.replay.proxy.store import RecordingFiles, Store, StoreOptions
 from rip.schemas.envelope import iter_request_set
 from rip.schemas.errors import OutputFailed
+from rip.schemas.redact import is_secret
 
 
 def call(number: int, prompt: Any = "a", name: str | None = None, answer: bytes = b"{}") -> Call:

@@ -19,7 +19,7 @@ from ...request.batches import PlannedSequence
 from ...request.findings import finding
 from ...row_summaries.rows import Rows, TopK
 from ..base import Finished, Timing
-from .client import MOST_MESSAGE, ServerError
+from .client import ServerError, shown
 
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 """How an API like OpenAI's is requested to stream, and to say at the end how many tokens were cached."""
@@ -250,9 +250,9 @@ def check_no_error(event: Mapping[str, Any]) -> None:
 
 def server_ended_error(message: Any) -> ServerError:
     """The error for an answer that the server ended with an error of its own."""
-    text = str(message)
+    text = shown(str(message))
     failed = ServerError(
-        f"the server gave up: {text[:MOST_MESSAGE]}", "request what it allows, or see the log of the server"
+        f"the server gave up: {text}", "request what it allows, or see the log of the server"
     )
     failed.server_message = text
     return failed

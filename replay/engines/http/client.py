@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from ....schemas import redact
 from ....schemas.errors import EngineFailed, first_line
 from ...sse import MAX_EVENT_BYTES, EventTooLong, Splitter, data_of
 
@@ -133,7 +134,7 @@ class Refused(ServerError):
 def unexpected(engine: str, error: Exception) -> EngineFailed:
     """The error for an answer of a form that the engine's servers do not have."""
     return EngineFailed(
-        f"the answer does not have the form of {engine}: {type(error).__name__}: {str(error)[:MOST_MESSAGE]}",
+        f"the answer does not have the form of {engine}: {type(error).__name__}: {shown(str(error))}",
         "check that --engine is what serves there, in a version of docs/engines.md; --debug shows where",
     )
 
@@ -149,6 +150,7 @@ class HttpClient:
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float) -> None:
         self.url = url
+        self._secrets = () if api_key is None else (api_key,)
         self._timeout_s = timeout_s
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
@@ -256,7 +258,7 @@ class HttpClient:
             raise EngineFailed(f"{self._at(path)}: the connection broke: {first_line(error)}", _UP) from None
 
     def _check_kind(self, path: str, response: httpx.Response, wanted: str) -> None:
-        kind = response.headers.get("content-type", "")
+        kind = shown(response.headers.get("content-type", ""), self._secrets)
         if not kind.startswith(wanted):
             raise EngineFailed(
                 f"{self._at(path)} answers with {kind or 'an untyped body'} where a stream was requested",
@@ -273,7 +275,7 @@ class HttpClient:
 
     def _refusal(self, path: str, response: httpx.Response, content: bytes) -> Refused:
         status = response.status_code
-        message = _server_message(content)
+        message = shown(_server_message(content), self._secrets)
         fixes = {
             401: "put the key into a variable and name that one with --api-key-env NAME",
             403: "give a key that may do this with --api-key-env NAME",
@@ -285,7 +287,7 @@ class HttpClient:
             status, _UP if status >= 500 else "check the request against what the server supports"
         )
         if after := response.headers.get("retry-after"):
-            fix += f"; the server says to wait {_wait(after)}"
+            fix += f"; the server says to wait {_wait(shown(after, self._secrets))}"
         refused = Refused(f"{self._at(path)} answers {status}{f': {message}' if message else ''}", fix)
         refused.status, refused.server_message = status, message
         return refused
@@ -294,6 +296,8 @@ class HttpClient:
         return f"{self.url}{path}"
 
     def _parsed(self, content: bytes, path: str) -> Any:
+        for secret in self._secrets:  # a server may echo it anywhere
+            content = content.replace(secret.encode(), redact.HIDDEN.encode())
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
@@ -313,8 +317,14 @@ async def _some(response: httpx.Response) -> bytes:
     return content
 
 
+def shown(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """What a server said, fit for a message: without secrets, cut short."""
+    text = redact.text(text, secrets)
+    return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
+
+
 def _server_message(content: bytes) -> str:
-    """A server's own text about an error, cut short."""
+    """A server's own text about an error."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -324,9 +334,9 @@ def _server_message(content: bytes) -> str:
             value = value[name]
     message = value.get("message") if isinstance(value, dict) else value
     text = message if isinstance(message, str) else json.dumps(message) if message else ""
-    return text if len(text) <= MOST_MESSAGE else f"{text[:MOST_MESSAGE]}…"
+    return text
 
 
 def _wait(after: str) -> str:
     """A Retry-After header for people: seconds, or a date."""
-    return f"{after} s" if after.isdecimal() else f"until {after[:MOST_MESSAGE]}"
+    return f"{after} s" if after.isdecimal() else f"until {after}"

@@ -79,7 +79,7 @@ def resolve_settings(stated: Mapping[str, Any], known: Mapping[str, SettingSpec]
         if name not in stated
     }
     for name, value in stated.items():
-        shown = NOT_KEPT if may_be_secret(name) else value
+        shown = NOT_KEPT if may_be_secret(name, value) else value
         resolved[name] = Setting(requested=shown, resolved=shown, source="lane")
     return resolved
 

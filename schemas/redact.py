@@ -6,9 +6,10 @@ A secret is known by the name it stands under, by its form, or by being the key 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from ...schemas.base import exactly_representable
+from .base import exactly_representable
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 2000
@@ -79,6 +80,16 @@ def is_secret(name: str) -> bool:
     return any(part in _SECRET_WORDS or part.endswith(("apikey", "password")) for part in parts)
 
 
+def hides(name: str, item: Any, named_secret: Callable[[str], bool] = is_secret) -> bool:
+    """Whether a value under this name is to be hidden: any one, of whatever type, that says something."""
+    return named_secret(name) and not isinstance(item, bool | type(None)) and item not in ("", [], {})
+
+
+def holds_secret(value: str) -> bool:
+    """Whether a text has the form of a secret, or of an address with a login, whatever its name."""
+    return without_secrets(value) != value or _BARE_LOGIN.search(value) is not None
+
+
 def text(value: str, secrets: tuple[str, ...] = ()) -> str:
     """A text without secrets and control characters, at most `MAX_TEXT` characters long.
 
@@ -118,8 +129,7 @@ def value(found: Any, secrets: tuple[str, ...] = (), depth: int = 12) -> Any:
         kept = {}
         for name, item in list(found.items())[:MAX_ITEMS]:
             clean = text(str(name), secrets)
-            hidden = is_secret(clean) and not isinstance(item, bool | type(None)) and item != ""
-            kept[clean] = HIDDEN if hidden else value(item, secrets, depth - 1)
+            kept[clean] = HIDDEN if hides(clean, item) else value(item, secrets, depth - 1)
         return kept
     if isinstance(found, list):
         return [value(item, secrets, depth - 1) for item in found[:MAX_ITEMS]]
@@ -133,9 +143,7 @@ def without_secrets(found: Any) -> Any:
         return _URL_LOGIN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", found)
     if isinstance(found, dict):
         return {
-            without_secrets(name): HIDDEN
-            if is_secret(name) and isinstance(item, str) and item
-            else without_secrets(item)
+            without_secrets(name): HIDDEN if hides(name, item) else without_secrets(item)
             for name, item in found.items()
         }
     return [without_secrets(item) for item in found] if isinstance(found, list) else found
