@@ -59,9 +59,8 @@ def _answer(make_text: Callable[[], str], writing: int, cpu_s: int, memory_bytes
         spent = time.process_time()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (int(spent) + cpu_s, int(spent) + cpu_s))
-        with open("/proc/self/statm", encoding="ascii") as file:
-            size = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + memory_bytes, size + memory_bytes))
+        if (size := _own_size()) is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (size + memory_bytes, size + memory_bytes))
         answer = b"t" + make_text().encode("utf-8", "surrogatepass")
     except MemoryError:
         answer = f"m{memory_bytes >> 20} MiB of memory are not enough".encode()
@@ -72,6 +71,15 @@ def _answer(make_text: Callable[[], str], writing: int, cpu_s: int, memory_bytes
             answer = answer[os.write(writing, answer[: 1 << 20]) :]
     finally:
         os._exit(0)
+
+
+def _own_size() -> int | None:
+    """Bytes of address space that this process has; None: the system does not say (none but Linux bounds it)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return None
 
 
 def _read_all(reading: int) -> bytes:
