@@ -74,7 +74,7 @@ def _answer(make_text: Callable[[], str], writing: int, cpu_s: int, memory_bytes
 
 
 def _own_size() -> int | None:
-    """Bytes of address space that this process has; None: the system does not say (none but Linux bounds it)."""
+    """Bytes of address space that this process has; None: not known here (not Linux)."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
