@@ -78,6 +78,7 @@ class Conclusion(Statement):
         "mask of the padding",
         "not of rounding",
         "padding attended to",
+        "padding in the rows",
         "equal logits of two candidates",
         "separate random numbers",
         "comparison without draws",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import torch
 from faults import plants
 from faults.case import Case, Plant, Side, prompt
 from faults.kinds import first_linear
 from rip.replay.engines.hf.engine import HfEngine
+from rip.replay.engines.hf.padding import StateCheck
 
 BATCH = 3
 _STALE = 2
@@ -82,6 +85,15 @@ def cases() -> Iterator[Case]:
             ("not-repeatable",),
             site,
         )
+    for model in ("mamba", "mamba2"):
+        yield Case(
+            "recurrent padding",
+            "padding reaches the state",
+            model,
+            Side(),
+            Side(settings={"batch_size": BATCH}, plant=padding_reaches_the_state),
+            ("padding",),
+        )
     shared = prompt(9, 10)
     prompts = tuple(shared + prompt(20 + index, 10) for index in range(BATCH + 1))
     for model in ("llama", "qwen2", "gpt2"):
@@ -123,6 +135,18 @@ def _first_rows(out: torch.Tensor, _x: torch.Tensor) -> torch.Tensor:
     if out.shape[1] > 1:
         out[:, :4, _UNREAD] += 1
     return out
+
+
+def padding_reaches_the_state(engine: HfEngine, stack: ExitStack) -> None:
+    """The model does not know which columns are padding, and nothing measures whether that matters."""
+    forward = engine.model.forward
+
+    @functools.wraps(forward)  # the engine reads its parameters
+    def without_mask(*arguments: Any, **named: Any) -> Any:
+        return forward(*arguments, **{**named, "attention_mask": None})
+
+    stack.enter_context(mock.patch.object(engine.model, "forward", without_mask))
+    stack.enter_context(mock.patch.object(StateCheck, "tolerates_padding", True))
 
 
 def stale(site: str) -> Plant:

@@ -138,6 +138,23 @@ def _templates() -> Iterator[Case]:
     ):
         changed = replace(CHATTED, template=partial(_replaced, old=old, new=new))
         yield Case(kind, where, MODEL, CHATTED, changed, (cause,))
+    yield Case(
+        "clock in the template",
+        "a date",
+        MODEL,
+        dated("30 Nov 2026"),
+        dated("01 Dec 2026"),
+        ("prompt-clock",),
+    )
+
+
+def dated(day: str) -> Side:
+    """A template that writes the date of the day into its system prompt."""
+    write_date = partial(
+        _replaced, old="named SmolLM", new="named SmolLM. Today is ' + date_string + '. You are"
+    )
+    fields = {**CHATTED.envelope, "request": {"chat_template_kwargs": {"date_string": day}}}
+    return replace(CHATTED, template=write_date, envelope=fields)
 
 
 def _replaced(text: str, old: str, new: str) -> str:

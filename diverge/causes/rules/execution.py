@@ -166,14 +166,17 @@ def padding(basis: Basis) -> Finding | None:
     if not basis.shape_differences("batch_size"):
         return found
     # What padding alone changes is the mask, so the kernel and the sums of an attention: beyond rounding it
-    # is the padding itself that was attended to.
+    # is the padding itself that was attended to, or that passed through the state of a recurrent layer. A
+    # different batch shape leaves no more than rounding there.
     pattern = basis.observed.pattern
-    by_mask = is_attention(pattern)
-    found = replace(found, confidence="medium" if by_mask else "low", interpretation="other padding side")
-    if not (by_mask and beyond_rounding(pattern)):
+    by_mask, far = is_attention(pattern), beyond_rounding(pattern)
+    found = replace(
+        found, interpretation="other padding side", confidence="medium" if by_mask or far else "low"
+    )
+    if not far:
         return found
-    attended: list[Evidence] = [*found.evidence, Conclusion(what="padding attended to")]
-    return replace(found, evidence=attended, confidence="high")
+    said = Conclusion(what="padding attended to" if by_mask else "padding in the rows")
+    return replace(found, evidence=[*found.evidence, said], confidence="high" if by_mask else "medium")
 
 
 def paths(basis: Basis) -> Finding | None:
