@@ -93,8 +93,8 @@ CONCLUSIONS = {
         "what the attention is given is equal, its output is beyond rounding: the padding was attended to"
     ),
     "padding in the rows": (
-        "a different batch shape leaves rounding only, and this is more: padding reached the rows, as where it "
-        "passes through the state of a recurrent layer"
+        "a different batch shape leaves rounding only, and this is more: padding reached the rows, as it "
+        "does where it passes through the state of a recurrent layer"
     ),
     "equal logits of two candidates": (
         "the two likeliest candidates have exactly the same logit: which one is taken is open"
