@@ -30,12 +30,10 @@ from .errors import BadInput, NewerVersion
 from .jsontext import (
     JsonObject,
     canonical_json,
-    exactly_representable,
-    from_written_float,
-    from_written_integer,
     parse_json_object,
     sha256_of,
 )
+from .written_numbers import exactly_representable, from_written_float, from_written_integer
 
 __all__ = [
     "BigInteger",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .exit_codes import EXIT_INTERRUPTED, EXIT_NO_WORK, EXIT_NOTHING_COMPARED
+from .redact import HIDDEN, holds_secret, is_secret
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,6 @@ def stated_option(name: str, value: object = None) -> Stated:
 
 def stated_setting(pair: str) -> Stated:
     """A setting as `--set` takes it: `KEY=VALUE`, or what was written in its place."""
-    from .redact import HIDDEN, holds_secret, is_secret  # which needs this module
-
     name, equals, value = pair.partition("=")
     if is_secret(name) or holds_secret(value):
         value = HIDDEN

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from .base import exactly_representable
+from .written_numbers import exactly_representable
 
 HIDDEN = "[redacted]"
 MAX_TEXT = 2000
