@@ -18,6 +18,7 @@ from .causes.diagnose import diagnose
 from .causes.first_difference import first_differences, first_rows
 from .causes.observe.observation import begin_where_they_ran_first
 from .causes.observe.twins import rows_inside
+from .causes.settings import changed_settings
 from .comparison.agreement import agreement
 from .comparison.batches import Progress, compare_batches
 from .comparison.levels import levels, strongest
@@ -144,6 +145,7 @@ def _conclude(
         first_site=first.site,
         causes=causes,
         changes=compared.changes,
+        settings=changed_settings(a.header.lane, b.header.lane),
         compared=_counts(tally, pairing),
         max_abs_logit_diff=tally.largest_logit,
         max_abs_logprob_diff=tally.largest_logprob,

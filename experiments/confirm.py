@@ -12,7 +12,8 @@ from ..schemas.errors import BadInput
 from ..schemas.files import OutputLock
 from ..schemas.findings.experiments import Confirmation, Limit, RunCompared
 from ..schemas.findings.statement import Command, Undone
-from .confirming.decide import Case, decide, decide_undone
+from .confirming.decide import Case, decide, decide_undone, only_files_of, undoes_whole_model
+from .confirming.mixed_model import KINDS
 from .confirming.runs import Runs
 from .progress import Progress
 
@@ -226,7 +227,10 @@ def _decide_all(
         return verdict
     for number, cause in wanted:
         if states[number].state == "not decided" and (rest := _others(cause, union)):
-            left = _left_out(case, commands.undo(rest), cause, states[number], number)
+            command = commands.undo(rest)
+            for _, other in wanted:
+                command = only_files_of(other.id, command, case) if other is not cause else command
+            left = _left_out(case, command, cause, states[number], number)
             if left is not None:
                 verdict = _save(request.result, number, left)
                 decided(number, verdict.causes[number - 1], left)
@@ -252,8 +256,11 @@ def _left_out(
 ) -> Confirmation | None:
     """Where all undone equals A: does B with only this cause left still differ from A?"""
     from .confirming.as_asked import files_changed
-    from .confirming.decide import OF_FILES, Findings
+    from .confirming.decide import Findings
 
+    several = files_changed(*case.headers)
+    if several is not None and undoes_whole_model(command):
+        return None  # it may undo this cause, too: the files of one model come together
     found = Findings(case)
     new = found.run(command, "the others undone", f"all but {_label(number, cause)} undone")
     if new is None:
@@ -261,8 +268,7 @@ def _left_out(
     outcome = found.compare("A", new, "the others undone", command)
     if outcome.equal is None or cause.confirm is None:
         return None
-    several = files_changed(*case.headers) if cause.id in OF_FILES else None
-    if several is not None and not outcome.equal:
+    if several is not None and cause.id in KINDS and not outcome.equal:
         return None
     found.evidence[:0] = [one for one in before.evidence if isinstance(one, RunCompared)]
     found.traces[:0] = [case.runs.folder / name for name in before.traces]

@@ -30,7 +30,8 @@ AS_SERVED = "(as served)"
 OWN_PROGRAM = "own"
 """The engine of a trace that a program of the user's own wrote (`rip.tap`): rip cannot run it."""
 
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_SECRET = re.compile(r"(key|token|secret|passw\w*|credential|auth)s?(?![a-z])", re.IGNORECASE)
+"""`HF_TOKEN`, `APIKEY`; `TOKENIZERS_PARALLELISM` and `AUTHOR` are none."""
 MAX_LANE_BYTES = 1 << 20
 """Of a lane file; a long one has some kilobytes."""
 MAX_INTEGER = 1 << 63

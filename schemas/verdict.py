@@ -345,6 +345,8 @@ class Verdict(Document):
     """What the comparison could not see."""
     reference: Reference | None = None
     """Absent: no reference trace was given."""
+    settings: list[str] = []
+    """Names of the lanes' settings that differ, by what was observed, else by what was resolved."""
     patterns: Patterns | None = None
     """Absent: no sequence was compared by tokens."""
     zoom: Zoom | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from ...schemas.change import ABSENT, Change
 from ...schemas.findings.execution import FieldChanged
-from ...schemas.lane import Setting
+from ...schemas.lane import Lane, Setting
 
 Group = Literal["batch", "cache", "chunk", "padding", "attention", "threads", "parallel", "dtype", "graph"]
 
@@ -116,6 +116,24 @@ def normal(name: str) -> str:
 def by_name(settings: Mapping[str, Setting]) -> dict[str, tuple[str, Setting]]:
     """Settings by their one spelling, each with the name under which it was stated."""
     return {normal(name): (name, setting) for name, setting in settings.items()}
+
+
+def changed_settings(a: Lane, b: Lane) -> list[str]:
+    """Names of the settings in which two lanes differ; of one engine also those that only one lane states."""
+    of_a, of_b = by_name(a.settings), by_name(b.settings)
+    names = []
+    for name in sorted({*of_a, *of_b} - {*OF_THE_CLIENT}):
+        written, setting = of_b[name] if name in of_b else of_a[name]
+        if name in of_a and name in of_b:
+            differs = str(_reading(of_a[name][1])) != str(_reading(setting))
+        else:
+            differs = a.engine == b.engine and setting.source == "lane"
+        names += [written] if differs else []
+    return names
+
+
+def _reading(setting: Setting) -> Any:
+    return setting.resolved if setting.observed is None else setting.observed
 
 
 def field_changed(change: Change) -> FieldChanged:

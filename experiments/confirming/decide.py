@@ -25,7 +25,7 @@ from ...schemas.findings.experiments import (
 from ...schemas.findings.statement import Command, Location, Side
 from ...schemas.findings.tokens import Margins
 from .as_asked import files_changed, not_as_asked
-from .mixed_model import with_files_of_a
+from .mixed_model import KINDS, with_files_of_a
 from .outcome import Outcome, compare, differing_repeats, is_of_choice, place_of
 from .runs import Runs
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 State = Literal["confirmed", "refuted", "not decided"]
 _WEAK = ("tokens", "texts")
 """What can be equal by chance: a near tie falls either way."""
-OF_FILES = ("weights", "model-config", "tokenizer")
-"""Causes that are one kind of a model's files."""
 _DRIFT_EXPECTED = frozenset({"dtype", "weights", "model-config"})
 """Causes that explain a drift of any size."""
 
@@ -146,9 +144,8 @@ def decide_undone(case: Case, command: Command, label: str, run: Run, cause: Cau
         return found.decided("not decided", command)
     if not command.changes:
         return found.decided("not decided", command, Limit(what="nothing was changed"))
-    if cause is not None and cause.id in OF_FILES and files_changed(*case.headers) is not None:
-        runs = case.runs
-        command = with_files_of_a(command, cause.id, runs.run_in, runs.folder) or command
+    if cause is not None:
+        command = only_files_of(cause.id, command, case)
     new = found.run(command, run, label)
     if new is None:
         return found.decided("not decided", command)
@@ -161,6 +158,18 @@ def decide_undone(case: Case, command: Command, label: str, run: Run, cause: Cau
     if as_b.equal and (chooses or as_b.by not in _WEAK):
         return found.decided("refuted", command)
     return found.decided("not decided", command, Limit(what="neither A nor B"))
+
+
+def only_files_of(cause: str, command: Command, case: Case) -> Command:
+    """An experiment that undoes no more of the model files than a cause is about."""
+    if cause not in KINDS or files_changed(*case.headers) is None:
+        return command
+    return with_files_of_a(command, cause, case.runs.run_in, case.runs.folder) or command
+
+
+def undoes_whole_model(command: Command) -> bool:
+    """Whether it runs B with all of A's model files."""
+    return any((one.of, one.name) == ("model", "model") for one in command.changes)
 
 
 def _repeats_itself(found: Findings, chooses: bool) -> bool:
@@ -189,8 +198,7 @@ def _confirmed(
         return found.decided("not decided", command, Limit(what="tokens only"))
     if as_a.equal and as_a.by == "rows" and as_a.compared < case.verdict.compared.rows:
         return found.decided("not decided", command, Limit(what="fewer rows"))
-    whole = any((one.of, one.name) == ("model", "model") for one in command.changes)
-    if whole and cause is not None and cause.id in OF_FILES:
+    if undoes_whole_model(command) and cause is not None and cause.id in KINDS:
         several = files_changed(*case.headers)
         if several is not None:
             return found.decided("not decided", command, several)

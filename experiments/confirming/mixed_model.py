@@ -9,13 +9,18 @@ from pathlib import Path
 from ...schemas.findings.statement import Command, Undone
 from ...schemas.jsontext import sha256_of
 
+_OF_PROMPTS = (
+    "tokenizer",
+    r"(tokenizer.*|vocab.*|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template.*)",
+)
 KINDS: dict[str, tuple[str, str]] = {
     "weights": ("weights", r".*\.(safetensors|bin|pt)(\.index\.json)?"),
     "model-config": ("config.json", r"config\.json"),
-    "tokenizer": (
-        "tokenizer",
-        r"(tokenizer.*|vocab.*|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template.*)",
-    ),
+    "tokenizer": _OF_PROMPTS,
+    "prompt": _OF_PROMPTS,
+    "prompt-insertion": _OF_PROMPTS,
+    "prompt-truncated": _OF_PROMPTS,
+    "prompt-clock": _OF_PROMPTS,
 }
 """Cause → what of a model folder it is about, and the files of that."""
 

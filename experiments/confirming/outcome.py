@@ -109,8 +109,8 @@ def _is_equal_at(folder: Path, place: Location) -> bool:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    columns = ["pair", "request_id", "sample", "position", "token_equal", "comparable", "logits_equal"]
-    tokens = pq.read_table(folder / "tokens.parquet", columns=[*columns, "sites_compared"])
+    columns = ["pair", "request_id", "sample", "position", "step", "token_equal", "logits_equal"]
+    tokens = pq.read_table(folder / "tokens.parquet", columns=[*columns, "sites_compared", "sites_differing"])
     mine = pc.and_(
         pc.equal(tokens["request_id"].cast("string"), place.request_id),
         pc.equal(tokens["sample"], place.sample),
@@ -121,8 +121,9 @@ def _is_equal_at(folder: Path, place: Location) -> bool:
         return False
     if any(row["logits_equal"] is False for row in rows):
         return False
-    if place.site is None:
-        return last["logits_equal"] is True
+    if place.site is None:  # a token: of a prompt, which is given, or of an answer, which logits chose
+        in_prompt = last["step"] is None and not any(row["sites_differing"] for row in rows)
+        return in_prompt or last["logits_equal"] is True
     totals = pq.read_table(folder / "site_totals.parquet").to_pylist()
     index = next((row["site"] for row in totals if _label(row) == place.site), None)
     if index is None or not last["sites_compared"]:

@@ -128,6 +128,38 @@ def test_of_two_changes_in_a_model_folder_only_the_causes_is_undone(desk: Desk) 
     assert (mixed / "chat_template.jinja").resolve() == template
 
 
+def test_a_template_and_a_default_of_one_folder_are_proven_one_by_one(desk: Desk) -> None:
+    """Undoing the template leaves B's generation_config.json, and the other way round."""
+    shutil.copytree("m", "m2")
+    template = Path("m2/chat_template.jinja")
+    template.write_text(template.read_text().replace("{{ message", "{{ ' ' }}{{ message", 1))
+    defaults = Path("m2/generation_config.json")
+    stated = json.loads(defaults.read_text())
+    defaults.write_text(json.dumps({**stated, "repetition_penalty": 1e6}))
+    chat = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "sampling": {"temperature": 0, "max_tokens": 4},
+    }
+    Path("s.jsonl").write_text(json.dumps({"request_id": "r0", **chat}) + "\n")
+    desk.replay("a")
+    desk.replay("b", "--allow-drift", model="m2")
+    assert [cause.id for cause in desk.diverge("a", "b").causes] == ["prompt", "sampling-contract"]
+    assert desk.confirm("--all").code == 0
+    template_cause = desk.cause("prompt").confirmation
+    assert template_cause is not None
+    assert template_cause.state == "confirmed"
+    assert [(one.of, one.name) for one in template_cause.undoes] == [("model", "tokenizer")]
+    assert not any(
+        one.equal for one in template_cause.evidence if isinstance(one, RunCompared) and one.against == "A"
+    )
+    together = desk.verdict.together
+    assert together is not None
+    assert together.state == "confirmed"
+    default = desk.cause("sampling-contract").confirmation
+    assert default is not None
+    assert default.state == "confirmed", "with only this one left, B still differs from A"
+
+
 def test_a_stated_sampling_field_is_undone_by_its_option(desk: Desk) -> None:
     desk.replay("a")
     desk.replay("b", "--sampling", "temperature=1.9", "--sampling", "seed=3")

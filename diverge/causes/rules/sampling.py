@@ -38,7 +38,7 @@ def contract(basis: Basis) -> Finding | None:
     differences = basis.sampling_differences
     if basis.greedy:
         differences = [one for one in differences if one.name not in OF_DRAWS]
-    if not differences or not basis.parts_in_the_answer:
+    if not differences or not (basis.parts_in_the_answer or basis.prompts_differ):
         return None
     confirm = basis.commands.sampling_as_a([one.name for one in differences])
     if basis.logits_equal:

@@ -10,7 +10,7 @@ from ....schemas.command_line import path_argument, shell_line
 from ...statistics import rate_without_failures
 from ..findings.labels import label
 from ..findings.sentences import in_shell
-from ..format import BROKEN, duration, pieces, plain, plural
+from ..format import BROKEN, duration, listed, pieces, plain, plural
 from ..prompt_words import prompt_words
 from ..verdict_sentences import has_moved, headline, unfinished_sides
 from .causes import cause_rows, flips
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ....schemas.trace import TraceHeader
     from ....schemas.verdict import Cause, Verdict
 
+_SHOWN_SETTINGS = 3
 _LEVELS = ("token", "numeric", "bitwise")
 """Levels that are always shown; `semantic` only where something is known of it."""
 _JUDGED = {
@@ -178,9 +179,12 @@ def _achieved(verdict: Verdict, state: State) -> list[Row]:
         rows.append(Row("seen", _extent(verdict)))
         if verdict.a.fingerprint is None or verdict.b.fingerprint is None:
             rows.append(Row("effect", "not known: a trace has no fingerprint of its environment"))
-        elif changes:
-            what = f"{plural(changes, 'field')} of the environment changed"
-            had = "it had no effect" if changes == 1 else "none had an effect"
+        elif changes or verdict.settings:
+            settings = plural(len(verdict.settings), "setting")
+            parts = [f"{plural(changes, 'field')} of the environment"] if changes else []
+            parts += [f"{settings} ({listed(verdict.settings, _SHOWN_SETTINGS)})"] if verdict.settings else []
+            what = f"{' and '.join(parts)} changed"
+            had = "it had no effect" if changes + len(verdict.settings) == 1 else "none had an effect"
             rows.append(Row("effect", f"{what}; {had} on {_these(compared.sequences)}"))
         else:
             rows.append(Row("effect", "none: the two fingerprints agree in every field that both hold"))
