@@ -55,7 +55,7 @@ def _is_on(value: Any) -> bool:
 
 
 def _is_set(value: Any) -> bool:
-    return value not in (False, "none", "None", 0)
+    return bool(value) and value not in ("none", "None")
 
 
 def _is_older(value: Any) -> bool:

@@ -208,7 +208,7 @@ def test_redaction_keeps_no_text_and_token_ids_as_asked(rip: Rip) -> None:
         (["--prompt", ""], "the prompt has no tokens", "not empty"),
         (["--prompt", "half \udcff"], "half a character", ""),
         (["--prompt-file", "none.txt"], "none.txt: cannot be read: No such file", ""),
-        (["--prompt-file", "."], "cannot be read: Is a directory", ""),
+        (["--prompt-file", "."], "cannot be read: a directory, not a file", ""),
         (["--prompt-file", "binary"], "not UTF-8 text", "encoding"),
         (["--messages", "text"], "text: not JSON", ""),
         (["--messages", "object"], "a list of messages was expected", "role"),

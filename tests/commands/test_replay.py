@@ -284,7 +284,7 @@ def test_files_that_are_no_envelope_are_refused(rip: Rip, tmp_path: Path) -> Non
     rip.write("twice.jsonl", "a", "a")
     for name, message in (
         ("nowhere.json", "No such file"),
-        (".", "Is a directory"),
+        (".", "a directory, not a file"),
         ("empty.jsonl", "empty request set"),
         ("cut.json", "not JSON"),
         ("binary.json", "binary.json"),
@@ -556,7 +556,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_under_the_final_name(rip: Rip) -
     command = [sys.executable, "-c", "from rip.cli import main; main()", *line]
     done = subprocess.run(command, cwd=rip.folder, capture_output=True, text=True, preexec_fn=small_files)
     assert done.returncode == 2, done.stderr
-    first, second = done.stderr.splitlines()
+    first, second = done.stderr.splitlines()[-2:]  # a slow machine says before how far it is
     assert first.startswith("rip: t.parquet could not be written: ")
     assert "File too large" in first
     assert second.startswith("     fix: free disk space")

@@ -85,12 +85,12 @@ def test_the_first_logprob_that_differs_is_named_though_tokens_agree(
     assert verdict.levels["token"].state == "holds"
     assert "largest logprob difference 0.25" in why(verdict.levels["numeric"])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet"])
+    monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet", "--verbose"])
     with pytest.raises(SystemExit):
         cli.main()
-    err = capsys.readouterr().err
-    assert "First differing logprob: step 3 of request r0" in err
-    assert "logit difference" not in err
+    out = capsys.readouterr().out
+    assert "First differing logprob: step 3 of request r0" in out
+    assert "logit difference" not in out
 
 
 def test_a_flip_of_logprobs_is_told_with_its_drift_and_may_be_a_near_tie(tmp_path: Path) -> None:

@@ -212,8 +212,8 @@ def test_what_is_to_be_tried_next_is_no_command_that_rip_cannot_run(command):
     for out, words in (("a", []), ("c", ["--nudge", "blocks.1.up"])):
         subprocess.run([sys.executable, EXAMPLE, f"{out}.parquet", *words], check=True, capture_output=True)
     said = command("diverge", "a.parquet", "c.parquet", "-o", "ac")
-    assert "run the program again" in said.err
-    assert "rip replay" not in said.err
+    assert "rip diverge a.parquet again.parquet" in said.out
+    assert "rip replay" not in said.out + said.err
 
 
 def test_a_fingerprint_travels_with_the_trace(command):

@@ -185,8 +185,9 @@ def test_a_dump_becomes_envelopes(protocol: int, form: str) -> None:
     first, second = made
     assert (first.request_id, first.prompt_token_ids, first.logprobs) == ("rid-1", [5, 6, 7], 4)
     stated = first.sampling.model_dump(exclude_none=True)
-    assert stated == {"temperature": 0.5, "max_tokens": 2, "seed": 42}
-    assert first.request == {"stream": True, "regex": "a+"}
+    grammar = {"structured_outputs": {"regex": "a+"}}
+    assert stated == {"temperature": 0.5, "max_tokens": 2, "seed": 42, **grammar}
+    assert first.request == {"stream": True}
     assert first.expected is not None
     assert (first.expected.token_ids, first.expected.logprobs) == ([11, 12], [-0.5, -1.5])
     assert (first.expected.text, first.expected.finish_reason) == ("so blue", "length")

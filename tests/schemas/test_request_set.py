@@ -78,7 +78,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     for read in (load_envelope, load_requests):
         with pytest.raises(BadInput, match="cannot be read: No such file"):
             read(tmp_path / "absent.json")
-        with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+        with pytest.raises(BadInput, match="cannot be read: a directory, not a file"):
             read(tmp_path)
 
 
