@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from .base import Document, JsonObject, Record, Upgrade
 from .choices import NarrowLevel as NarrowLevel
@@ -145,3 +147,15 @@ class Narrow(Document):
     """In the order of their first runs. The first is the good lane; its first run is the reference."""
     commands: list[list[str]] = []
     """Argument lists that compare the two deciding configurations, run them again, and compare those."""
+
+    @model_validator(mode="after")
+    def _names_are_of_this_document(self) -> Self:
+        names = {one.name for one in self.configurations}
+        settings = {one.name for one in self.varied}
+        if self.rest is not None and self.rest not in names:
+            raise ValueError("rest names no configuration")
+        if any(not settings.issuperset(one.settings) for one in self.found):
+            raise ValueError("found names a setting that was not varied")
+        if self.state == "noise" and not names.issuperset(("good", "bad")):
+            raise ValueError("noise without the configurations good and bad")
+        return self
