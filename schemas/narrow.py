@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from .base import Document, JsonObject, Record, Upgrade
 from .choices import NarrowLevel as NarrowLevel
@@ -80,7 +80,7 @@ class Configuration(Record):
 class MinimalSet(Record):
     """Settings that together turn the divergence on, none of which can be left out."""
 
-    settings: list[str]
+    settings: list[str] = Field(min_length=1)
     configuration: str
     """Name of the configuration that has exactly them on."""
     without: dict[str, str] = {}
@@ -152,8 +152,8 @@ class Narrow(Document):
     def _names_are_of_this_document(self) -> Self:
         names = {one.name for one in self.configurations}
         settings = {one.name for one in self.varied}
-        if self.rest is not None and self.rest not in names:
-            raise ValueError("rest names no configuration")
+        if self.rest is not None and (self.rest not in names or not self.found):
+            raise ValueError("rest names no configuration, or nothing was found")
         if any(not settings.issuperset(one.settings) for one in self.found):
             raise ValueError("found names a setting that was not varied")
         if self.state == "noise" and not names.issuperset(("good", "bad")):

@@ -1,4 +1,4 @@
-"""Kinds that are files: weights, model folders, traces and results, whose mutations keep what is around them whole."""
+"""Kinds that are files (weights, model folders, traces, results): mutations keep what is around them whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import gguf
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fakes import checkpoints, results, traces as built
+from fakes import checkpoints, results
+from fakes import traces as built
 from fakes.models import TEMPLATE
 from fuzz.mutate import mutate, mutate_object
 from rip.diverge.compare import diverge
@@ -40,7 +41,10 @@ Files = dict[str, bytes]
 def safetensors(folder: Path) -> list[bytes]:
     """A small checkpoint, and one with metadata."""
     path = folder / "m.safetensors"
-    return [checkpoints.write_safetensors(path, checkpoints.SMALL, about).read_bytes() for about in (None, {"a": "b"})]
+    return [
+        checkpoints.write_safetensors(path, checkpoints.SMALL, about).read_bytes()
+        for about in (None, {"a": "b"})
+    ]
 
 
 def mutate_safetensors(random: Random, seeds: Sequence[bytes]) -> bytes:
@@ -112,7 +116,7 @@ def _unpack(content: bytes, folder: Path) -> None:
 
 
 def model_folders(folder: Path) -> list[Files]:
-    """Config, generation config, tokenizer, template, index, adapter and quantization config around weights."""
+    """Configs, tokenizer, template, index and adapter around small weights, in both layouts."""
     weights = safetensors(folder)[0]
     tokens = {"a": 0, "b": 1, "<s>": 2}
     added = [{"id": 2, "content": "<s>", "special": True}]
@@ -132,7 +136,11 @@ def model_folders(folder: Path) -> list[Files]:
     }
     written = {name: json.dumps(value).encode() for name, value in objects.items()}
     plain = {**written, "model.safetensors": weights, "chat_template.jinja": TEMPLATE.encode()}
-    mistral = {"params.json": json.dumps(config).encode(), "consolidated.safetensors": weights, "tekken.json": b"{}"}
+    mistral = {
+        "params.json": json.dumps(config).encode(),
+        "consolidated.safetensors": weights,
+        "tekken.json": b"{}",
+    }
     return [plain, {name: one for name, one in plain.items() if not name.endswith("index.json")}, mistral]
 
 
@@ -151,7 +159,8 @@ def read_model_folder(content: bytes, folder: Path) -> None:
     _unpack(content, folder)
     model = resolve(str(folder), accept_adapter=True)
     digests = {
-        path: hashlib.sha256(path.read_bytes()).hexdigest() for path in (*model.tokenizer_files, *model.weight_files)
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (*model.tokenizer_files, *model.weight_files)
     }
     folder_facts(folder, model.adapters, digests, "verified")
     folder_texts(folder, model.adapters)

@@ -1,4 +1,4 @@
-"""Kills commands at random moments, and checks what they leave: nothing lost, nothing torn, nothing in the way."""
+"""Kills commands at random moments; what they leave is neither lost nor torn nor in the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -89,7 +88,11 @@ def _tiny_model(folder: Path) -> None:
         save_tiny_model("llama", making)
         making.rename(shared)
     shutil.copytree(shared, folder / "model")
-    request = {"request_id": "r", "prompt_token_ids": [0, 5, 6, 7], "sampling": {"temperature": 0, "max_tokens": 20}}
+    request = {
+        "request_id": "r",
+        "prompt_token_ids": [0, 5, 6, 7],
+        "sampling": {"temperature": 0, "max_tokens": 20},
+    }
     (folder / "r.jsonl").write_text(json.dumps(request) + "\n")
 
 
@@ -176,20 +179,16 @@ def _check_earlier_result(folder: Path, ended: bool) -> None:
     _check_result(folder, ended)
 
 
+_DIVERGE = ("diverge", "a.parquet", "b.parquet", "-o", "result")
+_FINGERPRINT = ("fingerprint", "--model", "model", "-o", "fp.json")
+_TINY = ("replay", "r.jsonl", "--model", "model", "-o", "t.parquet")
 COMMANDS = (
     Command("replay", 5, ("replay", "r.jsonl", *_ENGINE, "-o", "t.parquet"), _requests, _check_trace),
-    Command(
-        "replay, engine hf", 1, ("replay", "r.jsonl", "--model", "model", "-o", "t.parquet"), _tiny_model, _check_trace
-    ),
-    Command(
-        "fingerprint", 4, ("fingerprint", "--model", "model", "-o", "fp.json"), _large_model, _check_fingerprint
-    ),
-    Command("diverge", 4, ("diverge", "a.parquet", "b.parquet", "-o", "result"), _traces, _check_result),
-    Command(
-        "diverge --force", 4, ("diverge", "a.parquet", "b.parquet", "-o", "result", "--force"), _with_earlier_result,
-        _check_earlier_result,
-    ),
-)  # fmt: skip
+    Command("replay, engine hf", 1, _TINY, _tiny_model, _check_trace),
+    Command("fingerprint", 4, _FINGERPRINT, _large_model, _check_fingerprint),
+    Command("diverge", 4, _DIVERGE, _traces, _check_result),
+    Command("diverge --force", 4, (*_DIVERGE, "--force"), _with_earlier_result, _check_earlier_result),
+)
 _RECORD = "record"
 _RECORD_SHARE = 2.0
 
@@ -197,9 +196,10 @@ _RECORD_SHARE = 2.0
 def kill_all(kills: int, seed: int, found: Path, commands: Sequence[Command] = COMMANDS) -> list[KillRow]:
     """Kill each command its share of times, two at once; what is found stays in `found` with its folder."""
     total = sum(command.share for command in commands) + _RECORD_SHARE
-    rows = []
-    for command in commands:
-        rows.append(_kill_command(command, max(1, round(kills * command.share / total)), seed, found))
+    rows = [
+        _kill_command(command, max(1, round(kills * command.share / total)), seed, found)
+        for command in commands
+    ]
     rows.append(_kill_record(max(1, kills - sum(row.kills for row in rows)), seed, found))
     return rows
 
@@ -275,7 +275,11 @@ def _run(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[
 def _killed(folder: Path, arguments: Sequence[str], after: float) -> bool:
     """Run a command and kill it after so many seconds; whether it still ran. Raises Lost for orphans."""
     with subprocess.Popen(
-        _command(arguments), cwd=folder, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        _command(arguments),
+        cwd=folder,
+        env=_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         try:
             process.communicate(timeout=after)
@@ -311,7 +315,9 @@ def _kill_record(kills: int, seed: int, found: Path) -> KillRow:
     return KillRow(_RECORD, kills, in_the_middle, findings)
 
 
-def _killed_record(folder: Path, upstream: str, body: dict[str, object], random: Random, answered: list[str]) -> bool:
+def _killed_record(
+    folder: Path, upstream: str, body: dict[str, object], random: Random, answered: list[str]
+) -> bool:
     """Record into one folder, again and again, and kill while requests are forwarded."""
     arguments = ("record", "--upstream", upstream, "--listen", "127.0.0.1:0", "-o", "kept")
     with subprocess.Popen(
@@ -326,14 +332,18 @@ def _killed_record(folder: Path, upstream: str, body: dict[str, object], random:
             raise Lost(f"the next recording does not begin: {line}")
         [url] = re.findall(r"http://\S+", line)
         ends = time.perf_counter() + random.uniform(0, 0.5)
-        killer = ThreadPoolExecutor(1).submit(lambda: (time.sleep(ends - time.perf_counter()), process.kill()))
+        killer = ThreadPoolExecutor(1).submit(
+            lambda: (time.sleep(ends - time.perf_counter()), process.kill())
+        )
         count = 0
         try:
             while True:
                 name = f"kill-{len(answered)}-{random.getrandbits(32):08x}"
                 stream = random.random() < 0.5
                 headers = {"x-request-id": name}
-                answer = httpx.post(url + CHAT, json={**body, "stream": stream}, headers=headers, trust_env=False)
+                answer = httpx.post(
+                    url + CHAT, json={**body, "stream": stream}, headers=headers, trust_env=False
+                )
                 if answer.status_code == 200:
                     answered.append(name)
                     count += 1
@@ -349,15 +359,10 @@ def _check_recording(kept: Path, answered: Sequence[str]) -> None:
     names: set[str] = set()
     for path in sorted(kept.glob("*.jsonl")):
         content = path.read_bytes()
-        whole, end, rest = content.rpartition(b"\n")
+        whole, _, rest = content.rpartition(b"\n")
         if rest:
             raise Lost(f"{path.name} ends in the middle of a line")
         if whole:
             names |= {one.request_id for one in load_requests(path)}
     if len(names) < len(answered) - len(list(kept.glob("*.jsonl"))):
         raise Lost(f"{len(answered)} were answered, {len(names)} are kept")
-
-
-def stop_signals() -> None:
-    """So that an interrupted run ends its children."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The kinds of foreign text that rip reads: seeds from the repository's own goldens and builders, and the reader."""
+"""The kinds of foreign text that rip reads: seeds from goldens and builders of the tests, and the reader."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from rip.replay.proxy.exchange import Answer
 from rip.replay.proxy.imported import import_files
 from rip.replay.request.identity import completeness
 from rip.replay.sse import Splitter, data_of, with_data
-from rip.schemas.check import Check
+from rip.schemas.base import Document
 from rip.schemas.change import Drift
+from rip.schemas.check import Check
 from rip.schemas.envelope import Envelope, load_requests
 from rip.schemas.errors import RipError
 from rip.schemas.fingerprint import Fingerprint
@@ -113,7 +114,9 @@ def _fingerprints(folder: Path) -> list[bytes]:
         name: {part: value for part, value in section.items() if part != "digest"}
         for name, section in raw["sections"].items()
     }
-    open_to_change = {name: value for name, value in raw.items() if name != "root_digest"} | {"sections": sections}
+    open_to_change = {name: value for name, value in raw.items() if name != "root_digest"} | {
+        "sections": sections
+    }
     return [*whole, *[json.dumps(open_to_change).encode()] * 4]
 
 
@@ -149,7 +152,9 @@ def _read_envelope(content: bytes, folder: Path) -> None:
 
 def _request_sets(folder: Path) -> list[bytes]:
     lines = [json.dumps(json.loads(one)).encode() for one in _golden("envelope-v1*.json")(folder)]
-    small = [b'{"request_id":"r%d","prompt_token_ids":[1,2],"sampling":{"temperature":0}}' % n for n in range(3)]
+    small = [
+        b'{"request_id":"r%d","prompt_token_ids":[1,2],"sampling":{"temperature":0}}' % n for n in range(3)
+    ]
     return [b"\n".join(lines), b"\n".join(small) + b"\n"]
 
 
@@ -164,13 +169,11 @@ _ANSWER = {
         "logprobs": {"content": [{"token": "token_id:5", "logprob": -0.5}, {"token": ".", "logprob": -0.25}]},
     }],
 }  # fmt: skip
-_VLLM_PARAMS = (
-    "SamplingParams(n=1, temperature=0.5, top_k=-1, seed=7, stop=['a, b'], max_tokens=9, output_kind=<K.D: 1>)"
-)
+_VLLM_PARAMS = "SamplingParams(n=1, temperature=0.5, top_k=-1, seed=7, stop=['a, b'], output_kind=<K.D: 1>)"
 _SGLANG = {
     "event": "request.finished", "rid": "r1",
     "obj": {"rid": "r1", "text": "Hi", "sampling_params": {"max_new_tokens": 3}},
-    "out": {"text": " there", "output_ids": [5], "meta_info": {"id": "r1", "finish_reason": {"type": "stop"}}},
+    "out": {"text": " so", "output_ids": [5], "meta_info": {"id": "r1", "finish_reason": {"type": "stop"}}},
 }  # fmt: skip
 
 
@@ -181,11 +184,12 @@ def _logs(folder: Path) -> list[bytes]:
     vllm = (
         f"{begin}Received request cmpl-1: prompt: 'it\\'s, params: \\n', params: {_VLLM_PARAMS}, "
         "prompt_token_ids: [5, 6], lora_request: None.\n"
-        f"{begin}Request chatcmpl-1 details: prompt: 'Hi', prompt_token_ids: [1, 2], prompt_embeds shape: None.\n"
+        f"{begin}Request chatcmpl-1 details: prompt: 'Hi', prompt_token_ids: [1], prompt_embeds shape: None.\n"
         f"{begin}Received request chatcmpl-1: params: {_VLLM_PARAMS}, lora_request: None.\n"
     )
     lines = [
-        [batch, answer], [{"request": _BODY, "response": _ANSWER}], [{**_BODY, "response": _ANSWER}], [_SGLANG],
+        [batch, answer], [{"request": _BODY, "response": _ANSWER}], [{**_BODY, "response": _ANSWER}],
+        [_SGLANG],
         [{"prompt": [1, 2], "max_tokens": 2, "stop": ["a"]}],
     ]  # fmt: skip
     sets = ["\n".join(json.dumps(one) for one in several) for several in lines]
@@ -200,7 +204,11 @@ def _pickles(folder: Path) -> list[bytes]:
     request = {"rid": "r", "text": "The sky", "sampling_params": {"max_new_tokens": 3}, "stream": False}
     output = {"text": " is", "output_ids": [5, 6], "meta_info": {"finish_reason": {"type": "stop"}}}
     dumps = {"server_args": {"model_path": "m"}, "requests": [(request, output, 1.0, 2.0)]}
-    return [pickle.dumps(one, protocol) for one in (dumps, [(request, output, 1.0, 2.0)]) for protocol in (0, 2, 4)]
+    return [
+        pickle.dumps(one, protocol)
+        for one in (dumps, [(request, output, 1.0, 2.0)])
+        for protocol in (0, 2, 4)
+    ]
 
 
 def _streams(folder: Path) -> list[bytes]:
@@ -236,7 +244,8 @@ _LANE = (
     'engine = "hf"\npython = "p/bin/python"\nurl = "http://u:p@h:1"\nset = { threads = 1, a.b = true }\n',
 )
 _OPTIONS = (
-    "temperature=0.5", 'stop=["a","b"]', "stop=END", "seed=7", "top_k=-1", "logit_bias={\"5\": 1}", "max_tokens=4",
+    "temperature=0.5", 'stop=["a","b"]', "stop=END", "seed=7", "top_k=-1", "logit_bias={\"5\": 1}",
+    "max_tokens=4",
     "allowed_token_ids=[1,2]", "dtype=float32:bfloat16", "batch_size=8", "threads=2", "env.OMP_NUM_THREADS=1",
     "max-model-len=4096", "timeout=60", "device=cpu", "attention=sdpa", "57:58", "--api-key=sk-aaaaaaaaaaaa",
     "Authorization: Bearer abcdefgh", "http://user:secret@host/?token=abc",
@@ -304,14 +313,19 @@ def _read_narrow(content: bytes, folder: Path) -> None:
     found.to_json()
 
 
+def _document(form: type[Document]) -> Callable[[bytes, Path], object]:
+    return lambda content, _: form.from_json(content, "x").to_json()
+
+
+_PROMPTS = ('{"prompt":"a","id":"x"}\n{"chat":"Hi"}\n', '{"messages":[{"role":"user"}]}\n')
+
 KINDS: tuple[Kind, ...] = (
     Kind("pasted text", 2, _pasted, _read_fingerprint),
     Kind("fingerprint", 6, _fingerprints, _read_fingerprint),
     Kind("drift, as HTML and Markdown", 0.3, _fingerprints, _read_drift),
     Kind("envelope", 12, _golden("envelope-*.json"), _read_envelope),
     Kind("request set", 8, _request_sets, _in_file("set.jsonl", load_requests)),
-    Kind("bulk prompts", 8, _texts('{"prompt":"a","id":"x"}\n{"chat":"Hi"}\n', '{"messages":[{"role":"user"}]}\n'),
-         _in_file("prompts.jsonl", lambda path: list(read_prompts(path)))),
+    Kind("bulk prompts", 8, _texts(*_PROMPTS), _in_file("prompts.jsonl", lambda path: list(read_prompts(path)))),
     Kind("lane file", 10, _texts(*_LANE), _in_file("lane.toml", lambda path: load_lane(path).settings())),
     Kind("options", 12, _texts(*_OPTIONS), _read_option),
     Kind("request log", 8, _logs, _in_file("log.jsonl", _read_log)),
@@ -319,8 +333,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("event stream", 14, _streams, _read_stream),
     Kind("verdict, as first screen", 2, _small_verdicts, _read_verdict),
     Kind("narrow", 4, _golden("narrow-v*.json"), _read_narrow),
-    Kind("check", 6, _golden("check-v*.json"), lambda content, _: Check.from_json(content, "x").to_json()),
-    Kind("drift result", 6, _golden("drift-v1.json"), lambda content, _: Drift.from_json(content, "x").to_json()),
+    Kind("check", 6, _golden("check-v*.json"), _document(Check)),
+    Kind("drift result", 6, _golden("drift-v1.json"), _document(Drift)),
     Kind("safetensors header", 10, files.safetensors, files.read_safetensors, files.mutate_safetensors),
     Kind("GGUF header", 8, files.ggufs, files.read_gguf),
     Kind("model folder", 1, files.model_folders, files.read_model_folder, files.mutate_model_folder),

@@ -28,11 +28,37 @@ TEXTS = (
     "`|[x](javascript:1)", "${HOME}", "%s%n", "../../etc/passwd", "null", "none", "true", "-", "=", "#", "\\",
     "\\ud800", "rip.verdict/999", "sk-" + "a" * 40, "a" * 300, "İ", "ß", "١٢", "0" * 300,
 )  # fmt: skip
-BYTES = (b"\0", b"\xff", b"\x80", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\r\n", b"\n\n")
-LENGTHS = (0, 1, 2, 7, 8, 255, 256, 65535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 64) - 1)
+BYTES = (
+    b"\0",
+    b"\xff",
+    b"\x80",
+    b"\xc3",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xef\xbb\xbf",
+    b"\r\n",
+    b"\n\n",
+)
+LENGTHS = (
+    0,
+    1,
+    2,
+    7,
+    8,
+    255,
+    256,
+    65535,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 62,
+    (1 << 64) - 1,
+)
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 1.5, -0.0, 2**31, 2**53 + 1, 2**63, -(2**63) - 1, 2**64, 10**400, 1e308,
-    float("nan"), float("inf"), [], {}, [[]], [None], {"": None}, [0] * 300, {"schema": "x"}, "\ud800", *TEXTS,
+    float("nan"), float("inf"), [], {}, [[]], [None], {"": None}, [0] * 300, {"schema": "x"}, "\ud800",
+    *TEXTS,
 )  # fmt: skip
 
 _TOKEN = re.compile(rb"[A-Za-z_]{1,80}|[0-9.]{1,80}|\"[^\"\n]{0,200}\"|[^\sA-Za-z0-9]|\s")
@@ -140,7 +166,9 @@ def _truncate(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
 
 def _repeat(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
     start, stop = _span(random, content)
-    times = random.choice((2, 3, 50, LONG // (stop - start) if stop > start and random.random() < 0.05 else 5))
+    times = random.choice(
+        (2, 3, 50, LONG // (stop - start) if stop > start and random.random() < 0.05 else 5)
+    )
     return content[:start] + content[start:stop] * times + content[stop:]
 
 
@@ -168,7 +196,11 @@ def _word(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
         case 0:
             piece = random.choice(NUMBERS).encode()
         case 1:
-            piece = json.dumps(random.choice(TEXTS)).encode() if token[:1] == b'"' else random.choice(TEXTS).encode()
+            piece = (
+                json.dumps(random.choice(TEXTS)).encode()
+                if token[:1] == b'"'
+                else random.choice(TEXTS).encode()
+            )
         case 2:
             other = random.choice(seeds)
             start, stop = _span(random, other, 24)
@@ -180,7 +212,9 @@ def _word(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
 
 def _nest(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
     """Brackets many deep around a place, closed or not."""
-    opening, closing = random.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")"), (b"<", b">"), (b"{%", b"%}")))
+    opening, closing = random.choice(
+        ((b"[", b"]"), (b'{"a":', b"}"), (b"(", b")"), (b"<", b">"), (b"{%", b"%}"))
+    )
     depth = random.choice((3, 40, 120, DEEP if random.random() < 0.2 else 10))
     start, stop = _span(random, content)
     inside = content[start:stop] if random.random() < 0.5 else b"0"
@@ -192,10 +226,13 @@ def _lines(random: Random, content: bytes, seeds: Sequence[bytes]) -> bytes:
     """Lines are swapped, repeated, or joined with one of another seed."""
     lines = content.split(b"\n")
     a, b = random.randrange(len(lines)), random.randrange(len(lines))
-    lines[a] = random.choice((lines[b], lines[a] + lines[b], random.choice(random.choice(seeds).split(b"\n"))))
+    lines[a] = random.choice(
+        (lines[b], lines[a] + lines[b], random.choice(random.choice(seeds).split(b"\n")))
+    )
     return b"\n".join(lines)
 
 
 MUTATORS: tuple[Mutator, ...] = (
-    _json, _json, _json, _word, _word, _byte, _insert, _remove, _truncate, _repeat, _splice, _length, _nest, _lines,
+    _json, _json, _json, _word, _word, _byte, _insert, _remove, _truncate, _repeat, _splice, _length, _nest,
+    _lines,
 )  # fmt: skip

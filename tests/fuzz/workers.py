@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import signal
 import tempfile
@@ -40,6 +41,25 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Feeding:
+    """What all workers of a run share.
+
+    Attributes:
+        tasks: In the order in which they are taken.
+        tallies: Their counts.
+        seed: Of every input, with its kind and number.
+        found: Where findings are kept.
+        until: The moment of `time.perf_counter` at which the feeding ends.
+    """
+
+    tasks: Sequence[Task]
+    tallies: Tallies
+    seed: int
+    found: Path
+    until: float = math.inf
+
+
+@dataclass(frozen=True)
 class Row:
     """What a kind came to."""
 
@@ -74,13 +94,16 @@ class Tallies:
         self.counts[5 * task + _NEXT] = number
 
 
-def feed(task: Task, number: int, tallies: Tallies, seed: int, found: Path) -> None:
+def feed(number: int, feeding: Feeding) -> None:
     """Feed a task's inputs from where it stands to its end; each is accepted, refused, or a finding."""
+    task, tallies, found = feeding.tasks[number], feeding.tallies, feeding.found
     start = max(task.first, tallies.get(number, _NEXT))
     folder = Path(tempfile.mkdtemp(dir=found, prefix="."))
     before = signal.signal(signal.SIGVTALRM, _too_slow)
     try:
-        for at, content in inputs(task.kind, seed, range(start, task.stop, task.of), folder):
+        for at, content in inputs(task.kind, feeding.seed, range(start, task.stop, task.of), folder):
+            if time.perf_counter() > feeding.until:
+                return
             tallies.set_next(number, at + task.of)
             began = time.process_time()
             signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
@@ -123,10 +146,13 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
-def run(tasks: Sequence[Task], workers: int, seed: int, found: Path) -> list[Row]:
-    """Feed all tasks by several processes. A worker that dies is a finding at its input, and another goes on."""
+def run(tasks: Sequence[Task], workers: int, seed: int, found: Path, until: float = math.inf) -> list[Row]:
+    """Feed all tasks by several processes, `until` this moment of `time.perf_counter` at most.
+
+    A worker that dies is a finding at its input, and another goes on.
+    """
     context = get_context("fork")
-    tallies = Tallies(len(tasks))
+    feeding = Feeding(tasks, Tallies(len(tasks)), seed, found, until)
     turn = context.Value("i", 0)
     running: dict[Any, Any] = {}
     doing = context.RawArray("i", [-1] * workers)
@@ -139,13 +165,13 @@ def run(tasks: Sequence[Task], workers: int, seed: int, found: Path) -> list[Row
             if process is not None and process.exitcode == 0:
                 continue
             if process is not None:
-                _take_death(tasks, doing[worker], tallies, process.exitcode, seed, found)
+                _take_death(doing[worker], process.exitcode, feeding)
                 todo[worker] = [doing[worker]]
-            arguments = (worker, list(todo[worker]), turn, doing, tasks, tallies, seed, found)
+            arguments = (worker, list(todo[worker]), turn, doing, feeding)
             running[worker] = context.Process(target=_work, args=arguments, daemon=True)
             running[worker].start()
         if all(not process.is_alive() and process.exitcode == 0 for process in running.values()):
-            return rows(tasks, tallies)
+            return rows(tasks, feeding.tallies)
         time.sleep(0.05)
 
 
@@ -156,13 +182,19 @@ def rows(tasks: Sequence[Task], tallies: Tallies) -> list[Row]:
         name = task.kind.name
         old = found.get(name, Row(name, 0, 0, 0, 0, 0.0))
         counts = (tallies.get(number, what) for what in (_INPUTS, _REFUSED, _ACCEPTED, _FINDINGS))
-        now = (a + b for a, b in zip((old.inputs, old.refused, old.accepted, old.findings), counts, strict=True))
+        now = (
+            a + b for a, b in zip((old.inputs, old.refused, old.accepted, old.findings), counts, strict=True)
+        )
         found[name] = Row(name, *now, max(old.slowest, tallies.slowest[number]))
     return list(found.values())
 
 
 def _work(
-    worker: int, todo: list[int], turn: Any, doing: Any, tasks: Sequence[Task], tallies: Tallies, seed: int, found: Path
+    worker: int,
+    todo: list[int],
+    turn: Any,
+    doing: Any,
+    feeding: Feeding,
 ) -> None:
     """One worker: what it left unfinished when it died, then the next task that nobody took."""
     if end := end_with_parent():
@@ -177,21 +209,19 @@ def _work(
         if number < 0:
             with turn.get_lock():
                 number, turn.value = turn.value, turn.value + 1
-        if number >= len(tasks):
+        if number >= len(feeding.tasks):
             return
         doing[worker] = number
-        feed(tasks[number], number, tallies, seed, found)
+        feed(number, feeding)
 
 
-def _take_death(
-    tasks: Sequence[Task], number: int, tallies: Tallies, exit_code: int, seed: int, found: Path
-) -> None:
+def _take_death(number: int, exit_code: int, feeding: Feeding) -> None:
     """Keep the input at which a worker ended."""
-    task = tasks[number]
+    task, tallies, found = feeding.tasks[number], feeding.tallies, feeding.found
     at = tallies.get(number, _NEXT) - task.of
     tallies.add(number, _INPUTS)
     tallies.add(number, _FINDINGS)
-    for _, content in inputs(task.kind, seed, range(at, at + 1), found):
+    for _, content in inputs(task.kind, feeding.seed, range(at, at + 1), found):
         keep(found, task.kind, at, content, f"the worker ended: exit code {exit_code}")
 
 
