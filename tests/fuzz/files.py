@@ -1,4 +1,4 @@
-"""Kinds that are files (weights, model folders, traces, results): mutations keep what is around them whole."""
+"""Kinds that are files: weights, model folders, traces, results; what is around a mutation stays whole."""
 
 from __future__ import annotations
 

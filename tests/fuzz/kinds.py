@@ -184,7 +184,7 @@ def _logs(folder: Path) -> list[bytes]:
     vllm = (
         f"{begin}Received request cmpl-1: prompt: 'it\\'s, params: \\n', params: {_VLLM_PARAMS}, "
         "prompt_token_ids: [5, 6], lora_request: None.\n"
-        f"{begin}Request chatcmpl-1 details: prompt: 'Hi', prompt_token_ids: [1], prompt_embeds shape: None.\n"
+        f"{begin}Request chatcmpl-1 details: prompt: 'Hi', prompt_token_ids: [1], prompt_embeds shape: N.\n"
         f"{begin}Received request chatcmpl-1: params: {_VLLM_PARAMS}, lora_request: None.\n"
     )
     lines = [
@@ -325,7 +325,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("drift, as HTML and Markdown", 0.3, _fingerprints, _read_drift),
     Kind("envelope", 12, _golden("envelope-*.json"), _read_envelope),
     Kind("request set", 8, _request_sets, _in_file("set.jsonl", load_requests)),
-    Kind("bulk prompts", 8, _texts(*_PROMPTS), _in_file("prompts.jsonl", lambda path: list(read_prompts(path)))),
+    Kind("bulk prompts", 8, _texts(*_PROMPTS), _in_file("p.jsonl", lambda path: list(read_prompts(path)))),
     Kind("lane file", 10, _texts(*_LANE), _in_file("lane.toml", lambda path: load_lane(path).settings())),
     Kind("options", 12, _texts(*_OPTIONS), _read_option),
     Kind("request log", 8, _logs, _in_file("log.jsonl", _read_log)),
