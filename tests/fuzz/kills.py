@@ -21,6 +21,7 @@ import psutil
 import pyarrow.parquet as pq
 from fakes import checkpoints, traces
 from fakes.upstream import CHAT, fake_upstream
+from fuzz.files import ggufs
 from rip.diverge.reading.load import open_trace
 from rip.diverge.result_folder import read_verdict
 from rip.fingerprint.load import read_fingerprint
@@ -29,7 +30,7 @@ from rip.schemas.errors import BadInput
 
 TESTS = Path(__file__).parents[1]
 _PATIENCE_S = 120
-_ENGINE = ("--engine", "fakes.offline_engines:PlainEngine", "--model", "m.safetensors")
+_ENGINE = ("--engine", "fakes.offline_engines:PlainEngine", "--model", "m.gguf")
 
 
 class Lost(Exception):
@@ -76,7 +77,7 @@ def _requests(folder: Path) -> None:
         for number in range(60)
     ]
     (folder / "r.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    checkpoints.write_safetensors(folder / "m.safetensors", checkpoints.SMALL)
+    (folder / "m.gguf").write_bytes(ggufs(folder)[0])
 
 
 def _tiny_model(folder: Path) -> None:
