@@ -238,7 +238,9 @@ def _kill_command(command: Command, kills: int, seed: int, found: Path) -> KillR
 
         with ThreadPoolExecutor(2) as pool:
             outcomes = list(pool.map(one, range(kills)))
-    return KillRow(command.name, kills, sum(m for m, _ in outcomes), sum(f for _, f in outcomes))
+    row = KillRow(command.name, kills, sum(m for m, _ in outcomes), sum(f for _, f in outcomes))
+    print(row, file=sys.stderr, flush=True)
+    return row
 
 
 def _again(folder: Path, command: Command) -> None:
