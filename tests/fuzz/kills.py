@@ -29,7 +29,7 @@ from rip.schemas.envelope import load_requests
 from rip.schemas.errors import BadInput
 
 TESTS = Path(__file__).parents[1]
-_PATIENCE_S = 120
+_PATIENCE_S = 600
 _ENGINE = ("--engine", "fakes.offline_engines:PlainEngine", "--model", "m.gguf")
 
 
@@ -194,14 +194,23 @@ _RECORD = "record"
 _RECORD_SHARE = 2.0
 
 
-def kill_all(kills: int, seed: int, found: Path, commands: Sequence[Command] = COMMANDS) -> list[KillRow]:
-    """Kill each command its share of times, two at once; what is found stays in `found` with its folder."""
-    total = sum(command.share for command in commands) + _RECORD_SHARE
+def kill_all(kills: int, seed: int, found: Path, words: Sequence[str] = ()) -> list[KillRow]:
+    """Kill each command with one of the words in its name its share of times.
+
+    What is found stays in `found` with its folder.
+    """
+
+    def is_chosen(name: str) -> bool:
+        return not words or any(word in name for word in words)
+
+    chosen = [command for command in COMMANDS if is_chosen(command.name)]
+    total = sum(command.share for command in chosen) + _RECORD_SHARE * is_chosen(_RECORD)
     rows = [
         _kill_command(command, max(1, round(kills * command.share / total)), seed, found)
-        for command in commands
+        for command in chosen
     ]
-    rows.append(_kill_record(max(1, kills - sum(row.kills for row in rows)), seed, found))
+    if is_chosen(_RECORD):
+        rows.append(_kill_record(max(1, kills - sum(row.kills for row in rows)), seed, found))
     return rows
 
 

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
         show("inputs", f"{inputs_table(rows)}\n\n{spent}", chosen.write)
     if chosen.kills:
         began = time.perf_counter()
-        kills = kill_all(chosen.kills, chosen.seed, found)
+        kills = kill_all(chosen.kills, chosen.seed, found, chosen.only)
         clean = clean and not any(row.findings for row in kills)
         spent = f"Seed {chosen.seed}; {time.perf_counter() - began:.0f} s."
         show("kills", f"{kills_table(kills)}\n\n{spent}", chosen.write)
