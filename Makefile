@@ -14,7 +14,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults fault-table engines engine-vllm engine-sglang test-engines coverage lint format bench schemas fields clean
+.PHONY: help setup demo test test-faults fault-table fuzz fuzz-table engines engine-vllm engine-sglang test-engines coverage lint format bench schemas fields clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ test-faults: $(READY)  ## Run the whole fault corpus: every planted fault named,
 
 fault-table: $(READY)  ## The same, and its table into docs/measurements.md
 	PYTHONPATH=tests $(BIN)/python -m faults.run --workers $(WORKERS) --write
+
+fuzz: $(READY)  ## Feed a million mutated texts to every parser, kill commands 200 times (half an hour)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --workers $(WORKERS)
+
+fuzz-table: $(READY)  ## The same, and its tables into docs/robustness.md
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --workers $(WORKERS) --write
 
 # One by one, also under `make -j`: each unpacks gigabytes.
 engines:  ## Make the environments of vLLM and SGLang (6.5 GB)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..schemas.errors import BadInput, OutputFailed
-from ..schemas.files import check_output, replace_file, report_disk_errors
+from ..schemas.files import check_output_file, replace_file, report_disk_errors
 from .completion import question_names
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def query(
     if output is not None:
         if output.exists() and output.samefile(path):
             raise OutputFailed(f"{output} is the input", "choose another name")
-        check_output(output, force)
+        check_output_file(output, force)
     with _one_interrupt(), open_views(path) as views:
         for found in views.unread:
             print(f"note: {sentence(found)}", file=sys.stderr)

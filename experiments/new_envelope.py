@@ -72,8 +72,10 @@ def read_prompt(
         raise BadInput(
             f"{path}: not JSON: {error.msg} (line {error.lineno})", "correct the file there"
         ) from None
-    except RecursionError:
-        raise BadInput(f"{path}: nested too deeply", "give a plain list of messages") from None
+    except (ValueError, RecursionError):
+        raise BadInput(
+            f"{path}: a number of too many digits, or nested too deeply", "give a plain list of messages"
+        ) from None
     if parsed == [] or not isinstance(parsed, list) or not all(isinstance(item, dict) for item in parsed):
         found = "the list of messages is empty" if parsed == [] else "a list of messages was expected"
         raise BadInput(f"{path}: {found}", 'for example [{"role": "user", "content": "Hi"}]')
@@ -148,7 +150,7 @@ def read_sampling(pairs: list[str]) -> dict[str, Any]:
             raise BadInput("no such field", f"choose one of: {', '.join(Sampling.model_fields)}", about)
         try:
             stated[key] = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, or an integer of thousands of digits
             stated[key] = text
         try:
             Sampling.model_validate({key: stated[key]})

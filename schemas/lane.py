@@ -114,7 +114,7 @@ def load_lane(path: Path) -> LaneFile:
     near = {
         name: str(folder / value)
         for name in ("model", "python", "tap", "neighbours")
-        if isinstance(value := getattr(lane, name), str) and (folder / value).exists()
+        if isinstance(value := getattr(lane, name), str) and os.path.exists(folder / value)
     }
     if "python" in near and os.sep not in near["python"]:
         near["python"] = f"./{near['python']}"  # without a folder it would be searched in PATH

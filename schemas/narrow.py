@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from .base import Document, JsonObject, Record, Upgrade
 from .choices import NarrowLevel as NarrowLevel
@@ -78,7 +80,7 @@ class Configuration(Record):
 class MinimalSet(Record):
     """Settings that together turn the divergence on, none of which can be left out."""
 
-    settings: list[str]
+    settings: list[str] = Field(min_length=1)
     configuration: str
     """Name of the configuration that has exactly them on."""
     without: dict[str, str] = {}
@@ -145,3 +147,15 @@ class Narrow(Document):
     """In the order of their first runs. The first is the good lane; its first run is the reference."""
     commands: list[list[str]] = []
     """Argument lists that compare the two deciding configurations, run them again, and compare those."""
+
+    @model_validator(mode="after")
+    def _names_are_of_this_document(self) -> Self:
+        names = {one.name for one in self.configurations}
+        settings = {one.name for one in self.varied}
+        if self.rest is not None and (self.rest not in names or not self.found):
+            raise ValueError("rest names no configuration, or nothing was found")
+        if any(not settings.issuperset(one.settings) for one in self.found):
+            raise ValueError("found names a setting that was not varied")
+        if self.state == "noise" and not names.issuperset(("good", "bad")):
+            raise ValueError("noise without the configurations good and bad")
+        return self

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ...schemas.errors import BadInput
 from ...schemas.findings.statement import SequenceName
 from ...schemas.findings.unseen import RowsIgnored
+from ...schemas.trace import arrow_schema
 from ..reading.load import DAMAGE, Trace, damaged
 
 _INDEX_ROWS = 1 << 16
@@ -122,8 +123,13 @@ def index_sequences(trace: Trace) -> tuple[dict[SequenceKey, IndexedSequence], l
     return found, [rows for rows in ignored if rows is not None]
 
 
+_TEXTS = ("request_id", "cell")
+
+
 def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
     columns = ["sequence", "request_id", "sample", "cell", "position", "token_id"]
+    written = arrow_schema(0, keeps_tensors=False)
+    types = {name: written.field(name).type for name in columns} | dict.fromkeys(_TEXTS, pa.string())
     for part in trace.files:
         rows = 0
         try:
@@ -132,8 +138,7 @@ def _index_batches(trace: Trace) -> Iterator[pa.RecordBatch]:
                     if batch[name].null_count and name != "cell":
                         raise ValueError(f"empty cells in its column {name}")
                 rows += batch.num_rows
-                texts = {name: batch[name].cast(pa.string()) for name in ("request_id", "cell")}
-                yield pa.record_batch({**dict(zip(columns, batch.columns, strict=True)), **texts})
+                yield pa.record_batch({name: batch[name].cast(types[name]) for name in columns})
             if rows != part.file.metadata.num_rows:
                 raise ValueError("rows are missing")
         except DAMAGE as error:

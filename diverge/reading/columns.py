@@ -81,7 +81,7 @@ class RowReader:
 
     def group(self, number: int) -> pa.Table:
         """All rows of a row group."""
-        return self._kept.get(number, lambda: self._as_written(self._decode(self.trace.groups[number])))
+        return self._kept.get(number, lambda: self._decode(self.trace.groups[number]))
 
     def _as_written(self, table: pa.Table) -> pa.Table:
         """The columns in rip's own types, lists as they are; nulls for what older traces do not have."""
@@ -105,7 +105,7 @@ class RowReader:
             table = handles[name].read_row_group(group.index, columns=there, use_threads=False)
             if table.num_rows != group.rows:
                 raise ValueError("rows are missing")
-            return table
+            return self._as_written(table)
         except DAMAGE as error:
             raise damaged(part.path, error) from None
 

@@ -243,9 +243,10 @@ def _noise(result: Narrow, runs: str) -> str:
             f"the bad lane in {_share(bad)}; {plural(result.repeat, 'repeat')} cannot distinguish them "
             f"({runs}); {fix}."
         )
-    shaky = next(
+    undecided = (
         one for one in reversed(result.configurations) if one.rate and 0 < one.rate.count < one.rate.of
     )
+    shaky = next(undecided, bad)
     noise = f"it diverged in {_share(shaky)} runs ({runs}); {fix}."
     if shaky.name == "bad":
         return f"The bad lane is noisy: {noise}"

@@ -25,6 +25,7 @@ from .engine_log import EngineLog
 from .exchange import Answer, Circumstances, Json, compose, context_of, error_text, read_request
 
 _PICKLE_START = b"\x80"
+_PIECE_BYTES = 1 << 20
 _FIX = (
     "give lines of an OpenAI batch (custom_id, body), of {request, response}, request bodies with messages "
     "or prompt, a dump or JSON log of SGLang, or vLLM's log with --enable-log-requests"
@@ -296,13 +297,16 @@ def _is_pickle(path: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    with _opened(path) as file:
-        content = file.read(plain_pickle.MOST_BYTES + 1)
-    if len(content) > plain_pickle.MOST_BYTES:
+    pieces, size = [], 0
+    with _opened(path) as file:  # by pieces: to ask for the most would take its memory for any file
+        while size <= plain_pickle.MOST_BYTES and (piece := file.read(_PIECE_BYTES)):
+            pieces.append(piece)
+            size += len(piece)
+    if size > plain_pickle.MOST_BYTES:
         raise BadInput(
             f"{path}: larger than {plain_pickle.MOST_BYTES >> 30} GiB", "dump fewer requests a file"
         )
-    return content
+    return b"".join(pieces)
 
 
 @contextmanager

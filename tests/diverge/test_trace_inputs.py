@@ -223,6 +223,12 @@ def _words_for_tokens(path: Path, base: Path) -> None:
     pq.write_table(plain.set_column(column, "token_id", words), path)
 
 
+def _large_tokens(path: Path, base: Path) -> None:
+    plain = pq.read_table(base)
+    column = plain.schema.get_field_index("token_id")
+    pq.write_table(plain.set_column(column, "token_id", pa.array([2**31] * len(plain))), path)
+
+
 def _no_tokens(path: Path, base: Path) -> None:
     plain = pq.read_table(base)
     column = plain.schema.get_field_index("token_id")
@@ -259,6 +265,7 @@ def _too_few_sites_named(path: Path, base: Path) -> None:
         (_no_hashes, "the column 'site_hash' is missing"),
         (_too_few_sites_named, "names 11 sites, its columns hold 12"),
         (_no_tokens, "empty cells in its column token_id"),
+        (_large_tokens, "damaged.*2147483648 not in range"),
         (lambda path, base: write_trace(path, [], ABOUT), "no rows"),
     ],
     ids=[
@@ -275,6 +282,7 @@ def _too_few_sites_named(path: Path, base: Path) -> None:
         "no hashes",
         "too few sites",
         "no tokens",
+        "large tokens",
         "no rows",
     ],
 )
