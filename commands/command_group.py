@@ -22,6 +22,7 @@ COMMANDS = {
     "confirm": (".confirm:confirm", "Run the experiment that confirms or refutes a cause."),
     "report": (".report:report", "Write the report of a comparison: HTML or Markdown."),
     "narrow": (".narrow:narrow", "Find by experiment which settings turn a divergence on."),
+    "matrix": (".matrix:app", "Run what a team claims about determinism, and judge it."),
     "check": (".check:app", "Check what an engine promises."),
     "query": (".query:query", "Run SQL over a trace or a result."),
     "demo": (".demo:demo", "Demonstrate the workflow on a small model."),

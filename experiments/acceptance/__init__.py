@@ -1,0 +1,1 @@
+"""Acceptance plans: cells that are run, compared and judged."""
