@@ -153,8 +153,9 @@ def _comparisons(cell: PlannedCell, store: Store, runs_a: list[Run], runs_b: lis
     sides: tuple[tuple[Pair, list[Run]], ...] = (("a-a", runs_a), ("b-b", runs_b))
     for pair, runs in sides:
         # Pairs with the first launch show every difference; the rest would show them again.
-        for other in runs[1:]:
-            found.append(_compare(cell, store, pair, _kept(runs[0], store), _kept(other, store)))
+        found += [
+            _compare(cell, store, pair, _kept(runs[0], store), _kept(other, store)) for other in runs[1:]
+        ]
     for one, other in zip(runs_a, runs_b, strict=True) if runs_b else ():
         found.append(_compare(cell, store, "a-b", _kept(one, store), _kept(other, store)))
     return found
