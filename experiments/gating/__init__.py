@@ -1,0 +1,1 @@
+"""What a release gate decides, and the forms in which build systems read it."""
