@@ -37,7 +37,7 @@ def stderr_console() -> Console:
     """
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     console.soft_wrap = not console.is_terminal
     return console
 
@@ -48,7 +48,9 @@ def stdout_console() -> Console:
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a locale without our marks still gets the answer
-    return Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 class ShownProgress:

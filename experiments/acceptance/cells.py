@@ -13,7 +13,7 @@ from ...schemas.lane import may_be_secret
 from ...schemas.plan import Plan, PlanLane, Value, Variation
 from ..lanes.request import LaneRequest, read_lane
 from ..lanes.resolve_lane import ResolvedLane
-from .dimensions import DIMENSIONS, Dimension
+from .dimensions import Dimension, find_dimension
 
 SHOWN = 12
 """Characters of a digest in a name."""
@@ -121,7 +121,7 @@ def plan_cells(plan: Plan, folder: Path) -> list[PlannedCell]:
     _check_claims(plan)
     cells: dict[str, PlannedCell] = {}
     for variation in plan.vary:
-        dimension = _dimension(variation.dimension)
+        dimension = find_dimension(variation.dimension)
         for cell in _cells_of(plan, variation, dimension, lanes):
             cells.setdefault(cell.id, cell)
     if not cells:
@@ -159,13 +159,6 @@ def _near(folder: Path, path: str | None) -> str | None:
     return path if path is None or not (folder / path).exists() else str(folder / path)
 
 
-def _dimension(name: str) -> Dimension:
-    found = DIMENSIONS.get(name)
-    if found is None:
-        raise BadInput(f"there is no dimension {name!r}", f"choose one of: {', '.join(DIMENSIONS)}")
-    return found
-
-
 def _check_claims(plan: Plan) -> None:
     """Refuse claims that no run could decide.
 
@@ -181,7 +174,7 @@ def _check_claims(plan: Plan) -> None:
             raise BadInput(f"{about} stands twice", "give every claim an id of its own")
         seen.add(claim.id)
         for name in claim.varied:
-            _dimension(name)
+            find_dimension(name)
         for lane in claim.lanes or []:
             _known_lane(plan, lane, about)
         if claim.level == "numeric" and not (claim.tolerance and claim.tolerance.model_fields_set):
@@ -278,7 +271,7 @@ def with_value(base: Configuration, name: str, value: Value) -> Configuration:
     Raises:
         BadInput: The value does not fit the dimension.
     """
-    dimension = DIMENSIONS[name]
+    dimension = find_dimension(name)
     beside = dimension.settings_beside(base.engine)
     unstated = [pair for pair in beside if not _states(base.request.settings, pair.partition("=")[0])]
     lane = replace(base.request, settings=(*base.request.settings, *unstated))

@@ -11,7 +11,7 @@ from ...schemas.findings.statement import Location
 from ...schemas.matrix import Cell, Comparison, Invalid, Numbers, Pair, Run
 from ...schemas.plan import Value
 from .cells import Configuration, PlannedCell, setting_key
-from .dimensions import DIMENSIONS
+from .dimensions import find_dimension
 from .samples import take_sample
 from .store import Store
 
@@ -100,7 +100,7 @@ class _Resolved:
     ) -> str | None:
         from ...diverge.reading.load import read_header
 
-        dimension = DIMENSIONS[cell.dimension]
+        dimension = find_dimension(cell.dimension)
         if dimension.how != "setting" or value is None:
             return None
         setting = str(dimension.name(side.engine))

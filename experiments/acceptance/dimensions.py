@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from ...schemas.errors import BadInput
 from ...schemas.plan import Value
 
 How = Literal["setting", "repeat", "restart", "lane", "field", "requests", "neighbours"]
@@ -224,3 +225,24 @@ DIMENSIONS: dict[str, Dimension] = {
     "lane": Dimension("two lanes of the plan side by side", "lane"),
 }
 """Name → dimension."""
+
+ANY_SETTING = "set:"
+"""Begins the name of a dimension that is a setting of the lane, whatever it is: `set:NAME`."""
+
+
+def find_dimension(name: str) -> Dimension:
+    """A dimension of the table, or any setting: `set:NAME`.
+
+    Raises:
+        BadInput: There is none of that name.
+    """
+    setting = name.removeprefix(ANY_SETTING)
+    if setting != name and setting:
+        return Dimension(f"the setting {setting}", "setting", {ALL: setting})
+    found = DIMENSIONS.get(name)
+    if found is None:
+        raise BadInput(
+            f"there is no dimension {name!r}",
+            f"choose one of: {', '.join(DIMENSIONS)}, or {ANY_SETTING}NAME for any setting of the engine",
+        )
+    return found

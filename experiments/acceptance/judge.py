@@ -181,9 +181,16 @@ def _semantic(scores: Sequence[Score | None]) -> Outcome:
 
 
 def _bound(covered: Iterable[Cell], verdicts: Sequence[CellVerdict]) -> Bound | None:
-    """What the outputs compared in cells that hold bound the rate of difference to."""
+    """What the outputs of B that were compared with A's, in cells that hold, bound the rate of difference to; in
+    cells of one side: those of its repeats."""
     holding = {verdict.cell for verdict in verdicts if verdict.state == "holds"}
-    compared = sum(one.sequences for cell in covered if cell.id in holding for one in cell.comparisons)
+    compared = sum(
+        one.sequences
+        for cell in covered
+        if cell.id in holding
+        for one in cell.comparisons
+        if one.pair == "a-b" or not cell.runs_b
+    )
     if not compared or len(holding) < len(verdicts):
         return None
     return Bound(failures=0, of=compared, most=rate_without_failures(compared))

@@ -74,7 +74,7 @@ def claim_line(claim: ClaimVerdict) -> str:
         return word.get(state, state)
     if state == "holds" and claim.bound is not None:
         bound = claim.bound
-        return f"holds: 0 of {bound.of} comparisons differ (at most {bound.most:.1%} at 95 %)"
+        return f"holds: 0 of {bound.of} outputs differ (at most {bound.most:.1%} at 95 %)"
     if state == "not covered" and claim.not_covered:
         return f"not covered: {', '.join(claim.not_covered)}"
     return state
@@ -88,7 +88,7 @@ def summary_line(verdict: MatrixVerdict) -> str:
         return f"The plan is invalid: {what}, so equal results prove nothing."
     counts = {state: sum(claim.state == state for claim in claims) for state in MARKS}
     said = ", ".join(f"{count} {_plural(state, count)}" for state, count in counts.items() if count)
-    return f"{len(claims)} claims: {said}."
+    return f"{len(claims)} {'claim' if len(claims) == 1 else 'claims'}: {said}."
 
 
 def _plural(state: str, count: int) -> str:

@@ -78,8 +78,8 @@ def check_age(policy: Policy, runs: Iterable[Run], now: datetime) -> list[Refusa
 
 
 def check_environments(lane: str, of_lane: Sequence[tuple[Run, Fingerprint | None]]) -> list[Refusal]:
-    """Refuse runs without an environment, with claimed hashes, or whose environment changed between launches of
-    one configuration: then a cell compares more than it says."""
+    """Refuse runs without an environment, with claimed hashes, or of a configuration whose launches ran in
+    different environments: then a cell compares more than it says."""
     found = []
     if any(fingerprint is None for _, fingerprint in of_lane):
         found.append(Refusal(kind="no fingerprint", lane=lane))
