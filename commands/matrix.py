@@ -137,7 +137,6 @@ def show(folder: Folder, as_json: AsJson = False) -> None:
 
 def _finish(opened: OpenedPlan, as_json: bool) -> None:
     verdict = opened.verdict
-    assert verdict is not None
     if as_json:
         print(verdict.to_json(), end="")
     else:
@@ -157,7 +156,6 @@ def _print_verdict(console: Console, opened: OpenedPlan, verdict: MatrixVerdict)
         summary_line,
     )
 
-    assert opened.store is not None
     print_sentence(console, summary_line(verdict), style=None if verdict.valid else "bold yellow")
     for claim in verdict.claims:
         style = "green" if claim.control and claim.state == "fails" else _STYLES[claim.state]

@@ -35,16 +35,23 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class OpenedPlan:
-    """A plan with its cells, and what is there of them."""
+class ReadPlan:
+    """A plan with its cells; nothing of it is run."""
 
     plan: Plan
     cells: list[PlannedCell]
-    store: Store | None
-    verdict: MatrixVerdict | None = None
 
 
-def read_plan(path: Path) -> OpenedPlan:
+@dataclass(frozen=True)
+class OpenedPlan:
+    """A plan, what is there of its runs and cells, and its verdict."""
+
+    plan: Plan
+    store: Store
+    verdict: MatrixVerdict
+
+
+def read_plan(path: Path) -> ReadPlan:
     """A plan and its cells; nothing runs.
 
     Raises:
@@ -54,7 +61,7 @@ def read_plan(path: Path) -> OpenedPlan:
     from .acceptance.cells import plan_cells
 
     plan = load_plan(path)
-    return OpenedPlan(plan, plan_cells(plan, path.parent), None)
+    return ReadPlan(plan, plan_cells(plan, path.parent))
 
 
 def run_matrix(
@@ -82,11 +89,11 @@ def run_matrix(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with OutputLock(folder / VERDICT, force=True):
         store = Store(folder)
-        store.freeze_plan(path)
+        store.freeze_plan(path, opened.cells)
         frozen = freeze_requests(path.parent / opened.plan.requests, folder)
         execute(opened.plan, opened.cells, store, frozen, executor or LocalExecutor(), progress, compare_cell)
         score_cells(opened.plan, store)
-        verdict = _verdict(opened, store, folder)
+        verdict = show_matrix(folder).verdict
         write_private(folder / VERDICT, verdict.to_json())
     return verdict
 
@@ -97,22 +104,14 @@ def show_matrix(folder: Path) -> OpenedPlan:
     Raises:
         BadInput: The folder holds no plan.
     """
-    from .acceptance.store import open_store, read_planned
-
-    store = open_store(folder)
-    plan, cells = read_planned(store)
-    opened = OpenedPlan(plan, cells, store)
-    return OpenedPlan(plan, cells, store, _verdict(opened, store, folder))
-
-
-def _verdict(opened: OpenedPlan, store: Store, folder: Path) -> MatrixVerdict:
     from .acceptance.inputs import REQUESTS, digest_of
     from .acceptance.judge import judge
-    from .acceptance.store import PLAN
+    from .acceptance.store import PLAN, open_store, read_planned
 
-    planned = {cell.id: (cell.lane, cell.dimension) for cell in opened.cells}
+    store = open_store(folder)
+    plan, planned = read_planned(store)
     digests = digest_of(folder / PLAN), digest_of(folder / REQUESTS)
-    return judge(opened.plan, planned, store.cells, store.scores.values(), digests)
+    return OpenedPlan(plan, store, judge(plan, planned, store.cells, store.scores.values(), digests))
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ class Rule(Record):
     variable: str
     """`section.field` of a fingerprint; `*` stands for any part: `libraries.*`."""
     action: Action
-    """`must match`: a change blocks. `within tolerance`: it is reported, and blocks where a claim of `claims`
-    does not hold. `unsupported`: it is recorded, and no earlier guarantee is inherited."""
+    """`must match`: a change blocks. `within tolerance`: it is reported; the claims must hold, and one of
+    them must have compared what serves now with the candidate. `unsupported`: it is recorded, and no earlier
+    guarantee is inherited."""
     claims: list[str] | None = None
-    """Ids of the plan that must hold; absent: all of them."""
+    """Ids of claims; absent: those that the policy requires."""
 
 
 class Policy(Document):
@@ -36,10 +37,10 @@ class Policy(Document):
     KIND: ClassVar[str] = "policy"
     SCHEMA_OPTIONAL: ClassVar[bool] = True
 
-    rollback: str
+    rollback: Annotated[str, Field(min_length=1)]
     """What to go back to when it blocks: an image, a tag, a revision."""
     baseline: str
-    """What serves now: a fingerprint (relative to the policy), or `lane:NAME` of the plan."""
+    """What serves now: `lane:NAME` of the plan, or a fingerprint or a trace (relative to the policy)."""
     candidate: str | None = None
     """`lane:NAME`; absent: every other lane."""
     require: list[str] | None = None
@@ -49,7 +50,7 @@ class Policy(Document):
     rules: list[Rule] = []
     """The first that fits decides."""
     max_age_days: Annotated[float, Field(gt=0)] | None = None
-    """Of the evidence."""
+    """Of the oldest run of the evidence."""
 
 
 class Changed(Record):
@@ -61,8 +62,6 @@ class Changed(Record):
     effect: Effect
     rule: str | None = None
     """The pattern that decided; absent: the default."""
-    failing: list[str] = []
-    """Claims that had to hold for it and do not."""
 
 
 class Refusal(Record):
@@ -70,21 +69,27 @@ class Refusal(Record):
 
     kind: Literal[
         "invalid plan",
+        "nothing required",
+        "no such claim",
         "claim not covered",
         "invalid cell",
-        "no such claim",
+        "nothing compared",
+        "lane not covered",
+        "not compared with the baseline",
         "claimed hashes",
         "no fingerprint",
         "stale cell",
+        "several environments",
         "different environment",
         "too old",
-        "nothing compared",
     ]
     lane: str | None = None
     claim: str | None = None
     cells: list[str] = []
-    days: float | None = None
+    """Ids of cells."""
     variables: list[str] = []
+    days: float | None = None
+    """Age of the oldest run."""
 
 
 class Held(Record):
@@ -105,13 +110,16 @@ class Gate(Document):
     policy: str
     """SHA-256 of the policy."""
     evidence: str
-    """SHA-256 of the plan's verdict."""
+    """SHA-256 of the ledger of the plan."""
     rollback: str
     claims: list[Held] = []
     changed: list[Changed] = []
     refusals: list[Refusal] = []
-    not_inherited: list[str] = []
-    """Variables whose change ends what was guaranteed before."""
+
+    @property
+    def not_inherited(self) -> list[str]:
+        """Variables whose change ends what was guaranteed before."""
+        return list(dict.fromkeys(one.change.name for one in self.changed if one.effect == "recorded"))
 
 
 def load_policy(path: Path) -> Policy:

@@ -15,17 +15,35 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from . import change, check, envelope, fingerprint, narrow, recorded_ops, trace, verdict
+from . import (
+    bundle,
+    change,
+    check,
+    envelope,
+    fingerprint,
+    gate,
+    matrix,
+    narrow,
+    plan,
+    recorded_ops,
+    trace,
+    verdict,
+)
 from .base import Document, Record
 
 FOLDER = Path(__file__).parent / "json"
 
 DOCUMENTS: dict[str, type[Document]] = {
+    "bundle.json": bundle.Bundle,
     "check.json": check.Check,
     "drift.json": change.Drift,
     "envelope.json": envelope.Envelope,
     "fingerprint.json": fingerprint.Fingerprint,
+    "gate.json": gate.Gate,
+    "matrix.json": matrix.MatrixVerdict,
     "narrow.json": narrow.Narrow,
+    "plan.json": plan.Plan,
+    "policy.json": gate.Policy,
     "trace-header.json": trace.TraceHeader,
     "verdict.json": verdict.Verdict,
     "zoom-header.json": recorded_ops.ZoomHeader,

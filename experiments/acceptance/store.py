@@ -7,7 +7,7 @@ last line without its end, which is dropped. A trace has its name before the led
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,13 +16,13 @@ from ...schemas.errors import BadInput, OutputFailed
 from ...schemas.files import append_private, replace_file, write_private
 from ...schemas.matrix import Cell, Run, Scored
 from ...schemas.plan import Plan, load_plan
-from .cells import PlannedCell, plan_cells
+from .cells import PlannedCell
 from .inputs import digest_of
 
 LEDGER = "ledger.jsonl"
 PLAN = "plan.toml"
-PLAN_FOLDER = "plan.folder"
-"""File with the folder of the plan, from which its paths start."""
+PLANNED = "planned.json"
+"""Id of every cell → its lane and dimension: reading the folder takes neither lane files nor servers."""
 TRACES = "traces"
 LOGS = "logs"
 CELLS = "cells"
@@ -48,15 +48,16 @@ class Store:
         for line in self._lines():
             self._take(line)
 
-    def freeze_plan(self, source: Path) -> None:
-        """Keep the plan's text, and its folder, from which its paths start.
+    def freeze_plan(self, source: Path, cells: Sequence[PlannedCell]) -> None:
+        """Keep the plan's text, and which cells it has.
 
         A plan that was changed goes on with the cells that it still has.
         """
         for name in (TRACES, LOGS, CELLS):
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self.folder / PLAN, source.read_text("utf-8"))
-        write_private(self.folder / PLAN_FOLDER, str(source.parent.absolute()))
+        planned = {cell.id: (cell.lane, cell.dimension) for cell in cells}
+        write_private(self.folder / PLANNED, json.dumps(planned, indent=1) + "\n")
 
     def trace(self, run: Run) -> Path:
         """Where the trace of a run is."""
@@ -131,10 +132,18 @@ def open_store(folder: Path) -> Store:
     return Store(folder)
 
 
-def read_planned(store: Store) -> tuple[Plan, list[PlannedCell]]:
-    """The plan that a folder was run with, and its cells."""
-    plan = load_plan(store.folder / PLAN)
-    return plan, plan_cells(plan, Path((store.folder / PLAN_FOLDER).read_text("utf-8")))
+def read_planned(store: Store) -> tuple[Plan, dict[str, tuple[str, str]]]:
+    """The plan that a folder was run with, and its cells: id → lane and dimension.
+
+    Raises:
+        BadInput: A file of the folder is damaged.
+    """
+    path = store.folder / PLANNED
+    try:
+        planned = {str(name): (str(a), str(b)) for name, (a, b) in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise BadInput(f"{path} is damaged or not there", "rip matrix run writes it again") from None
+    return load_plan(store.folder / PLAN), planned
 
 
 def check_folder(folder: Path) -> None:
