@@ -83,7 +83,7 @@ class Store:
 
     def add(self, record: Run | Cell | Scored) -> None:
         """Write down what is finished."""
-        append_private(self.folder / LEDGER, record.model_dump_json(exclude_none=True).encode() + b"\n")
+        append_private(self.folder / LEDGER, [record.model_dump_json(exclude_none=True).encode() + b"\n"])
         self._keep(record)
 
     def _keep(self, record: Run | Cell | Scored) -> None:
