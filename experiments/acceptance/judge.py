@@ -181,8 +181,10 @@ def _semantic(scores: Sequence[Score | None]) -> Outcome:
 
 
 def _bound(covered: Iterable[Cell], verdicts: Sequence[CellVerdict]) -> Bound | None:
-    """What the outputs of B that were compared with A's, in cells that hold, bound the rate of difference to; in
-    cells of one side: those of its repeats."""
+    """What the outputs of B that were compared with A's, in cells that hold, bound the rate of difference to.
+
+    In cells of one side: the outputs of its repeats.
+    """
     holding = {verdict.cell for verdict in verdicts if verdict.state == "holds"}
     compared = sum(
         one.sequences

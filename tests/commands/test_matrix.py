@@ -181,16 +181,19 @@ def test_a_wrong_plan_says_what_is_wrong(rip: CommandLine, wrong: str, said: str
     assert said in done.err
 
 
-def test_a_new_plan_can_be_run_and_scored_again(rip: CommandLine, tiny_model: Path) -> None:
+def test_a_new_plan_can_be_run_and_scored_again(
+    rip: CommandLine, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """On a real model: repeats and restarts are equal to the bit, and a different dtype is not.
 
     The scorers are planted: one finds all answers alike, the other never finds two alike.
     """
+    monkeypatch.syspath_prepend(tmp_path)
     made = rip("matrix", "init", "set.jsonl", "--model", str(tiny_model), "-o", "plan.toml")
     assert made.code == 0
     Path("scorers.py").write_text(
         "from itertools import count\nnumbers = count()\n"
-        "def anything(text, request):\n    return 1\n\ndef nothing(text, request):\n    return next(numbers)\n"
+        "def anything(*_):\n    return 1\n\ndef nothing(*_):\n    return next(numbers)\n"
     )
     semantic = (
         '\n[[claims]]\nid = "says-the-same"\nlevel = "semantic"\nvaried = ["repeat"]\n'
