@@ -12,6 +12,7 @@ from ..findings.experiments import decision
 from ..findings.labels import LABELS, label
 from ..findings.tokens import variable
 from ..format import listed, number, plain, plural, shortened
+from ..sampled_choice import sampled_choice
 from .screen import Decided, Row
 
 if TYPE_CHECKING:
@@ -114,15 +115,24 @@ def flips(verdict: Verdict) -> str:
     first = verdict.first_token
     if first is None or first.step is None or first.token_a is None or first.token_b is None:
         return ""
+    if first.sampled:
+        return sampled_choice(first.sampled, (first.draw_a, first.draw_b), first.max_abs_prob_diff)
     gap = _gap(first)
     if first.margin_a is None or gap is None:
         return ""
     sizes = f"margin {number(first.margin_a)} against drift {number(gap)}"
+    return f"{_flip(verdict, first.margin_a, gap)}: {sizes}"
+
+
+def _flip(verdict: Verdict, margin: float, gap: float) -> str:
+    """What margin and drift say of a greedy choice."""
     if any(cause.id == NEAR_TIE for cause in verdict.causes):
-        return f"near tie: {sizes}"
-    if math.isfinite(gap) and first.margin_a > 2 * gap:  # both candidates may move, in opposite directions
-        return f"no near tie: {sizes}"
-    return sizes
+        return "near tie"
+    if not math.isfinite(gap):
+        return "a number is not finite"
+    if margin > 2 * gap:  # both candidates may move, in opposite directions
+        return "no near tie"
+    return "drift far above the margin" if gap > 2 * margin else "drift about as large as the margin"
 
 
 def _gap(first: FirstToken) -> float | None:
