@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....schemas.findings import execution as kinds
-from ..findings.experiments import decision
+from ..findings.experiments import decision, together
 from ..findings.labels import LABELS, label
 from ..findings.tokens import variable
-from ..format import listed, number, plain, plural, shortened
+from ..format import listed, number, plain, plural, shortened_pair
 from ..sampled_choice import sampled_choice
 from .screen import Decided, Row
 
@@ -106,8 +106,25 @@ def cause_rows(verdict: Verdict, more: str) -> list[Row]:
         rows.append(Row(also, plural(len(unlikely), "unlikely cause"), more))
     if verdict.together is not None:
         state = verdict.together.state
-        rows.append(Row("", "all of them together", decision(verdict.together), decided=state))
+        names = {(one.of, one.name) for one in verdict.together.undoes}
+        tested = [one.confirmation.undoes for one in verdict.causes if one.confirmation is not None]
+        many = sum(bool(undoes) and {(one.of, one.name) for one in undoes} <= names for undoes in tested)
+        which = f"all {many}" if many else "all"
+        rows.append(Row("", f"{which} undone together: {together(verdict.together)}", decided=state))
     return rows
+
+
+def causes_listed(verdict: Verdict) -> int:
+    """Causes that have a row of their own, but for those that an experiment refuted."""
+    return sum(
+        not is_unlikely(one) and decided(one) != "refuted" and not (one.id == NEAR_TIE and flips(verdict))
+        for one in verdict.causes
+    )
+
+
+def is_proven(verdict: Verdict) -> bool:
+    """An experiment proved a cause."""
+    return any(decided(one) == "confirmed" for one in verdict.causes)
 
 
 def flips(verdict: Verdict) -> str:
@@ -141,13 +158,14 @@ def _gap(first: FirstToken) -> float | None:
 
 
 def _change(what: str, before: object, after: object) -> str:
-    return f"{what}: {_value(before)} → {_value(after)}"
+    left, right = shortened_pair(_value(before), _value(after), _VALUE)
+    return f"{what}: {left} → {right}"
 
 
 def _value(value: object) -> str:
     if value is None:
         return "not set"
-    return shortened(value if isinstance(value, str) else json.dumps(value), _VALUE)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _setting(found: kinds.SettingDiffers) -> str:

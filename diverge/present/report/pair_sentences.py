@@ -191,8 +191,13 @@ ABOUT_AGREEMENT = (
 )
 """What the table of agreement shows."""
 
-CAUSES_RANKED = "Ranked by the evidence in the two traces. Run the command to confirm a cause."
-"""Above several causes."""
+
+def causes_ranked(verdict: Verdict) -> str:
+    """Above several causes."""
+    if any(cause.confirmation is not None for cause in verdict.causes):
+        return "Ranked by the evidence in the two traces; beside each what an experiment decided, if one ran."
+    return "Ranked by the evidence in the two traces. Run the command to confirm a cause."
+
 
 _TERMS: tuple[tuple[str, str, str], ...] = (
     ("origin", r"\borigin\b", "the first module output that differs although all its inputs are equal"),
