@@ -262,8 +262,8 @@ def variable_changed(found: VariableChanged) -> str:
 
 def variable(found: VariableChanged) -> str:
     """`OMP_NUM_THREADS: not set → 4`."""
-    sides = ("not set" if value is None else value for value in (found.before, found.after))
-    before, after = shortened_pair(*sides, _SHOWN_OF_LANE)
+    before, after = ("not set" if value is None else value for value in (found.before, found.after))
+    before, after = shortened_pair(before, after, _SHOWN_OF_LANE)
     return f"{found.name}: {before} → {after}"
 
 
