@@ -86,7 +86,7 @@ def diverge(
     from ..diverge.compare import Context
     from ..diverge.compare import diverge as compare
     from ..diverge.present.first_screen.compose import Scene, first_screen
-    from ..diverge.present.first_screen.places import site_drifts
+    from ..diverge.present.first_screen.places import site_course
     from ..diverge.present.terminal import print_details, print_first_screen
     from ..diverge.present.verdict_sentences import level_reason
     from ..diverge.reading.load import read_header
@@ -117,7 +117,7 @@ def diverge(
 
         verdict = compare(a, b, folder, Context(changes, tolerance, reference, noise or []), show, force)
     answer = console if as_json else stdout_console()
-    print_first_screen(answer, first_screen(verdict, Scene(str(folder), headers, site_drifts(folder))))
+    print_first_screen(answer, first_screen(verdict, Scene(str(folder), headers, site_course(folder))))
     if verbose:
         print_details(answer, verdict, folder, headers)
     print_sentence(console, f"Wrote {folder}")

@@ -19,7 +19,6 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ..diverge.causes.commands import Commands
-    from ..schemas.trace import TraceHeader
     from ..schemas.verdict import Cause, Verdict
 
 SUFFIX = ".confirm"
@@ -95,7 +94,7 @@ def confirm(request: ConfirmRequest, progress: Progress, decided: Decided) -> Ve
         (headers[0], headers[1]),
         commands.undo([]),
         runs,
-        _beyond_rounding(request.result, verdict, headers[0]),
+        _beyond_rounding(request.result, verdict),
     )
     here = [
         (number, cause.model_copy(update={"confirm": paths.here(cause.confirm)}))
@@ -306,20 +305,23 @@ def _label(number: int, cause: Cause) -> str:
     return f"cause {number}, {label(cause)}"
 
 
-def _beyond_rounding(folder: Path, verdict: Verdict, a: TraceHeader) -> float | None:
+def _beyond_rounding(folder: Path, verdict: Verdict) -> float | None:
     """The drift of the first differing row, where it is more than rounding explains; else the largest of all
     rows, where most of a row is something else."""
     import pyarrow.parquet as pq
 
-    from ..diverge.causes.observe.changed_logits import OTHER_VALUES, ROUNDING, in_ulps
+    from ..diverge.causes.observe.changed_logits import OTHER_VALUES, ROUNDING, coarser, in_ulps
 
     site = verdict.first_site
     if site is None or site.rel_drift is None:
         return None
-    dtypes = {one.label(): one.dtype for one in a.sites}
-    ulps = in_ulps(dtypes.get(site.label(), ""), site.rel_drift)
+    columns = ["name", "occurrence", "part", "dtype_a", "dtype_b", "drift_max"]
+    totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
+    key = site.site, site.occurrence, site.part
+    own = (one for one in totals if (one["name"], one["occurrence"], one["part"]) == key)
+    dtype = next((coarser(one["dtype_a"], one["dtype_b"]) for one in own), "")
+    ulps = in_ulps(dtype, site.rel_drift)
     if ulps is not None and ulps > ROUNDING:
         return site.rel_drift
-    totals = pq.read_table(folder / "site_totals.parquet", columns=["drift_max"])["drift_max"].to_pylist()
-    largest = max((one for one in totals if one is not None), default=0.0)
+    largest = max((one["drift_max"] for one in totals if one["drift_max"] is not None), default=0.0)
     return largest if largest >= OTHER_VALUES else None

@@ -124,6 +124,13 @@ class Request(Record):
         """The sampling fields that the replay stated in place of the envelope's."""
         return {name: one.resolved for name, one in self.sampling.items() if one.source == OF_OPTION}
 
+    @property
+    def is_sampled(self) -> bool:
+        """Its tokens are drawn, as far as it says."""
+        temperature = self.sampling.get("temperature")
+        value = None if temperature is None else temperature.resolved
+        return isinstance(value, int | float) and value > 0
+
     @classmethod
     def of(cls, envelope: Envelope, sampling: Mapping[str, Setting] | None = None) -> Self:
         """The whole envelope, as it is about to run."""
@@ -248,6 +255,10 @@ class TraceHeader(Document):
     """One for every recorded sequence that came to its end."""
     token_text: dict[str, str] = {}
     """Text of every token id that occurs (as a JSON key), so that reports can show words."""
+
+    def is_sampled(self, request_id: str) -> bool:
+        """The tokens of a request are drawn, as far as it says."""
+        return any(one.is_sampled for one in self.requests if one.request_id == request_id)
 
     def seconds_again(self, repeats: int = 1) -> float | None:
         """How long its requests take when they run again, so often; None: it does not tell."""

@@ -11,7 +11,7 @@ from .claim import Level
 from .findings.evidence import Evidence
 from .findings.experiments import Confirmation
 from .findings.reasons import Reason
-from .findings.statement import Command, Location, ModuleKind
+from .findings.statement import Command, Location, ModuleKind, Side
 from .findings.unseen import EarlierRows, Missing, NotSeen
 from .reference import Reference
 from .sequences import Agreement, Patterns
@@ -61,6 +61,13 @@ class FirstToken(OfSequence):
     """Over the token ids both top-K lists hold, in that distribution."""
     max_abs_logprob_diff: Real | None = None
     """The same of their log-probabilities, nats; all there is where an engine gives no logits."""
+    max_abs_prob_diff: Real | None = None
+    """The same of their probabilities, before temperature and filters."""
+    sampled: list[Side] = []
+    """The sides that chose the token by a random draw, as far as they say; the other was greedy."""
+    draw_a: Real | None = None
+    """The draw, uniform in [0, 1); None: greedy, or not recorded."""
+    draw_b: Real | None = None
 
 
 class FirstLogprob(OfSequence):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...schemas.findings.statement import SIDES
 from ...schemas.findings.unseen import EarlierRows, RowsUnseen
 from ...schemas.trace import Site
 from ...schemas.verdict import FirstLogprob, FirstSite, FirstText, FirstToken
@@ -16,7 +17,7 @@ from ..comparison.site_plan import SitePlan
 from ..comparison.tally import LOGITS, LOGITS_SITE, PairState, Tally
 from ..comparison.topk import differences
 from ..reading.columns import read_candidates, read_values
-from ..reading.load import Trace
+from ..reading.load import NO_TOKEN, Candidates, Trace
 
 _CONTEXT = 40
 """Characters shown before and after the first differing one."""
@@ -101,13 +102,22 @@ def _first_token(state: PairState, a: Trace, b: Trace) -> FirstToken:
     assert state.pair.divergence is not None
     pair, position = state.pair, state.pair.divergence
     margins: list[float | None] = [None, None]
-    logits = logprobs = None
+    logits = logprobs = moved = None
+    draws: list[float | None] = [None, None]
     rows = row_of(a, pair.a, position - 1), row_of(b, pair.b, position - 1)
     if rows[0] >= 0 and rows[1] >= 0:
         sides = [read_candidates(trace, [(row, 1)]) for trace, row in zip((a, b), rows, strict=True)]
         margins = [_number(side.margins()[0]) for side in sides]
         gap = differences(sides[0], sides[1])
         logits, logprobs = _number(gap.max_abs_logit[0]), _number(gap.max_abs_logprob[0])
+        moved = _probability_moved(sides[0], sides[1])
+        draws = [_draw(trace, row) for trace, row in zip((a, b), rows, strict=True)]
+    request = pair.a.key[0]
+    sampled = [
+        side
+        for side, trace, draw in zip(SIDES, (a, b), draws, strict=True)
+        if draw is not None or trace.header.is_sampled(request)
+    ]
     return FirstToken(
         request_id=pair.a.key[0],
         sample=pair.a.key[1],
@@ -119,7 +129,31 @@ def _first_token(state: PairState, a: Trace, b: Trace) -> FirstToken:
         margin_b=margins[1],
         max_abs_logit_diff=logits,
         max_abs_logprob_diff=logprobs,
+        max_abs_prob_diff=moved,
+        sampled=sampled,
+        draw_a=draws[0],
+        draw_b=draws[1],
     )
+
+
+def _draw(trace: Trace, row: int) -> float | None:
+    """The draw that chose the token behind a row; None: greedy, or not recorded."""
+    sampler = read_values(trace, "sampler", [row])[0]
+    return None if sampler is None else sampler.get("draw")
+
+
+def _probability_moved(a: Candidates, b: Candidates) -> float | None:
+    """The largest difference of a candidate's probability, of those that both sides list."""
+    left, right = (
+        {int(token): float(value) for token, value in zip(side.ids[0], side.logprobs[0], strict=True)}
+        for side in (a, b)
+    )
+    gaps = [
+        abs(math.exp(left[token]) - math.exp(right[token]))
+        for token in left
+        if token != NO_TOKEN and token in right and not math.isnan(left[token] + right[token])
+    ]
+    return max(gaps, default=None)
 
 
 def _first_logprob(tally: Tally, parted: PairState | None, a: Trace) -> FirstLogprob | None:

@@ -144,6 +144,18 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
+def shortened_pair(before: str, after: str, longest: int) -> tuple[str, str]:
+    """Two texts of at most so many characters, around the first character that differs."""
+    if len(before) <= longest and len(after) <= longest:
+        return before, after
+    pairs = enumerate(zip(before, after, strict=False))
+    at = next((index for index, (one, other) in pairs if one != other), min(len(before), len(after)))
+    start = max(0, at - longest // 3) if at >= longest * 2 // 3 else 0
+    cut = "…" if start else ""
+    left, right = (shortened(cut + text[start:], longest) for text in (before, after))
+    return left, right
+
+
 def does(value: int, verb: str) -> str:
     """A verb that agrees with a count: 1 differs, 2 differ; 1 was, 2 were."""
     if value != 1:

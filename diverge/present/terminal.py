@@ -20,7 +20,7 @@ from .findings.sentences import how_to_read, in_shell, sentence
 from .first_screen.causes import own_evidence
 from .first_screen.compose import Scene, first_screen
 from .first_screen.lines import screen_lines, sparkline
-from .first_screen.places import site_drifts
+from .first_screen.places import site_course
 from .first_screen.screen import Course
 from .format import drift, listed, number, plain, plural
 from .report.reading.traces import find_sources
@@ -56,7 +56,7 @@ def print_result(console: Console, verdict: Verdict, folder: Path) -> None:
     """
     _, sources = find_sources(verdict, folder)
     headers = sources[0].header, sources[1].header
-    scene = Scene(str(folder), headers, site_drifts(folder), more="all of it")
+    scene = Scene(str(folder), headers, site_course(folder), more="all of it")
     print_first_screen(console, first_screen(verdict, scene))
 
 

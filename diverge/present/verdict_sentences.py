@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from ...schemas.verdict import Compared, FirstText, FirstToken, LevelVerdict, OfSequence, Verdict
 
 
-def headline(verdict: Verdict) -> str:
-    """The verdict in one short line, without a period."""
+def headline(verdict: Verdict, causes: int = 0) -> str:
+    """The verdict in one short line, without a period.
+
+    Args:
+        causes: Listed below it: named where there are several and an answer differs.
+    """
     token, compared = verdict.levels.get("token"), verdict.compared
     if verdict.first_token is not None:
-        return _token_divergence(verdict.first_token, compared)
+        return _token_divergence(verdict.first_token, compared, causes)
     if compared.texts and not compared.sequences:
         return _texts_headline(verdict)
     if token is None or token.state == "not comparable":
@@ -70,7 +74,7 @@ def _what_is_equal(verdict: Verdict) -> str:
     return "The two runs are bitwise equal"
 
 
-def _token_divergence(first: FirstToken, compared: Compared) -> str:
+def _token_divergence(first: FirstToken, compared: Compared, causes: int) -> str:
     name = _name(first)
     if first.step is None:
         place = f"in the prompt of {name}, position {first.position}"
@@ -79,7 +83,8 @@ def _token_divergence(first: FirstToken, compared: Compared) -> str:
     else:
         place = f"{name} step {first.step}"
     many, of = compared.sequences_diverging, compared.sequences
-    return f"{_differing(many, of)}{'; first: ' if many > 1 else ': '}{place}"
+    listed = f", {plural(causes, 'cause')}" if causes > 1 else ""
+    return f"{_differing(many, of)}{listed}{'; first: ' if many > 1 else ': '}{place}"
 
 
 def _differing(many: int, of: int) -> str:

@@ -15,7 +15,7 @@ from rip.diverge.compare import Context, diverge
 from rip.diverge.present.first_screen.causes import own_evidence
 from rip.diverge.present.first_screen.compose import Scene, first_screen
 from rip.diverge.present.first_screen.lines import screen_lines, sparkline
-from rip.diverge.present.first_screen.places import site_drifts
+from rip.diverge.present.first_screen.places import site_course
 from rip.diverge.present.first_screen.screen import Course, FirstScreen
 from rip.diverge.present.prompt_words import prompt_words
 from rip.diverge.present.report.build import write_report
@@ -87,7 +87,7 @@ def equal(folder: Path, requests: int) -> Verdict:
 
 def screen_of(folder: Path, verdict: Verdict, result: str = "result") -> FirstScreen:
     headers = read_header(folder / "a.parquet"), read_header(folder / "b.parquet")
-    return first_screen(verdict, Scene(result, headers, site_drifts(folder / "result")))
+    return first_screen(verdict, Scene(result, headers, site_course(folder / "result")))
 
 
 def lines(screen: FirstScreen, width: int) -> list[str]:

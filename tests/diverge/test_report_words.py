@@ -142,6 +142,22 @@ def test_a_choice_is_shown_with_the_chosen_tokens_and_what_the_samplers_saw(tmp_
         assert "min_p 0.0;" not in text
 
 
+def test_a_sampled_token_is_called_no_tie_and_is_listed_though_it_was_no_candidate(tmp_path: Path) -> None:
+    a, b = (sequence(1, len(SITES), k=12) for _ in range(2))
+    a.draws, b.draws = np.full(a.length, 0.125), np.full(b.length, 0.125)
+    b.topk_logits[5, 3] -= 0.01
+    b.logits_hash[5] += 1
+    b.tokens[6] = outside = 9999
+    _, *texts = compared(tmp_path, [a], [b], (stated(0.7, 0), stated(0.7, 0)))
+    assert outside not in a.topk_ids[5]
+    for text in texts:
+        assert "Sampled: the same draw 0.125 picks a different token" in text
+        assert "the tokens are sampled, and a draw can pick a different token" in text
+        assert "ear tie" not in text.split("Candidates at step 2")[0].split("Prompt")[-1]
+        assert "too small to flip" not in text
+    assert re.search(rf"\| {outside} \|[^|]*\|[^|]*\|[^|]*\|[^|]*\|[^|]*\| B \|", texts[1])
+
+
 def test_logits_that_differ_without_a_token_or_a_row_are_shown(tmp_path: Path) -> None:
     a, b = (sequence(1, len(SITES), k=12) for _ in range(2))
     b.topk_logits[5, 11] -= 1.0  # of the least likely candidate

@@ -85,6 +85,12 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 """Distance from 1 to the next number."""
 
 
+def coarser(a: str, b: str) -> str:
+    """The dtype whose rounding is larger: a difference between two is counted in it. One that is not known
+    counts as the coarser."""
+    return max((a, b), key=lambda dtype: EPSILON.get(dtype, math.inf))
+
+
 def in_ulps(dtype: str, drift: float | None) -> float | None:
     """A relative drift in ULP of a dtype; None: not known."""
     epsilon = EPSILON.get(dtype)

@@ -16,6 +16,7 @@ from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.columns import RowReader, read_values
 from ...reading.load import Trace
+from .changed_logits import coarser
 from .draws import MOST_STEPS, Choices, choices, first_offset
 from .routing import is_choice
 from .row_pattern import RowPattern, row_pattern
@@ -65,7 +66,7 @@ def observe(
     pattern = None
     if differing is not None:
         length = prompt_length(a, differing.pair.a)
-        pattern = row_pattern(differing, tally, traces, length, _dtype(a), sides)
+        pattern = row_pattern(differing, tally, traces, length, coarser(_dtype(a), _dtype(b)), sides)
     if diverging is None:
         return Observation(pattern)
     pair = diverging.pair

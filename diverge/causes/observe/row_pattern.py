@@ -20,7 +20,7 @@ from ...comparison.site_plan import SitePlan
 from ...comparison.tabulate import PairRowReader
 from ...comparison.tally import LOGITS, PairState, Tally
 from ...reading.load import Trace
-from .changed_logits import EPSILON, ROUNDING, ChangedLogits, agreed, changed_logits, in_ulps
+from .changed_logits import EPSILON, ROUNDING, ChangedLogits, agreed, changed_logits, coarser, in_ulps
 from .course import Absorbed, Jump, absorbed, jumps
 from .routing import Routing, experts_at_fault, first_routing, has_experts
 from .twins import OneTrace, twins_at
@@ -224,7 +224,7 @@ def row_pattern(
     at = state.first_position
     if at is None:
         return None
-    plan = tally.plan
+    plan = _in_coarser_dtype(tally.plan)
     known: dict[str, Any] = {
         "position": at,
         "prompt_length": prompt_length,
@@ -241,7 +241,16 @@ def row_pattern(
         found = replace(found, agreed=agreed(found, later))
         return RowPattern(site=head, equal_before=before, logits=found, **{**known, "drift": found.drift})
     with PairRowReader(a, b, plan) as rows:
-        return _pattern(state, tally.plan, rows, known, sides)
+        return _pattern(state, plan, rows, known, sides)
+
+
+def _in_coarser_dtype(plan: SitePlan) -> SitePlan:
+    """The sites with the coarser of both sides' dtypes, in which differences are counted."""
+    sites = [
+        site if site.dtype == other else site.model_copy(update={"dtype": coarser(site.dtype, other)})
+        for site, other in zip(plan.sites, plan.dtypes_b, strict=True)
+    ]
+    return replace(plan, sites=sites)
 
 
 def _pattern(

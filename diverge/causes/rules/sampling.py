@@ -42,7 +42,9 @@ def contract(basis: Basis) -> Finding | None:
         return None
     confirm = basis.commands.sampling_as_a([one.name for one in differences])
     if basis.logits_equal:
-        return Finding([*differences, SameLogits()], "high", confirm=confirm, direct=True)
+        processed = _processed(basis) if _explains_processing(basis) else None
+        follows = [SameLogits()] if processed is None else [SameLogits(), processed]
+        return Finding([*differences, *follows], "high", confirm=confirm, direct=True)
     missing: list[Missing] = [] if basis.logits_equal is not None else [NoEvidence(kind="logits hash")]
     return Finding([*differences], "medium", missing, confirm)
 
@@ -124,7 +126,20 @@ def _of_sampler(basis: Basis, *evidence: Evidence, missing: Sequence[Missing] = 
 
 
 def logits_processing(basis: Basis) -> Finding | None:
-    """Equal raw logits, different ones behind the logits processors."""
+    """Equal raw logits, different ones behind the logits processors, and no sampling field says why."""
+    processed = _processed(basis)
+    if processed is None or _explains_processing(basis):
+        return None
+    return _of_sampler(basis, processed)
+
+
+def _explains_processing(basis: Basis) -> bool:
+    """A sampling field that processes logits differs."""
+    return any(one.name in (*OF_LOGITS, "temperature") for one in basis.sampling_differences)
+
+
+def _processed(basis: Basis) -> ProcessedLogits | None:
+    """What the logits processors made of equal raw logits; None: the same, or not known."""
     steps, choices = _deciding(basis), basis.observed.choices
     if steps is None or choices is None or processed_alike(*steps):
         return None
@@ -147,7 +162,7 @@ def logits_processing(basis: Basis) -> Finding | None:
                 "not_applied": _not_applied(basis),
             }
         )
-    return _of_sampler(basis, processed)
+    return processed
 
 
 def _raw_logit(step: Step) -> float | None:
@@ -177,7 +192,7 @@ def _stated_processors(basis: Basis, side: int) -> list[str]:
 def candidate_order(basis: Basis) -> Finding | None:
     """Equal logits and an equal draw: one side orders the candidates by probability, the other by id."""
     choices = basis.observed.choices
-    if choices is None or not _draws_equal(basis) or logits_processing(basis) is not None:
+    if choices is None or not _draws_equal(basis) or _processed(basis) is not None:
         return None
     by_id, by_probability = _rules(basis, choices)
     sides = [probable and not plain for plain, probable in zip(by_id, by_probability, strict=True)]
@@ -195,7 +210,7 @@ def candidate_order(basis: Basis) -> Finding | None:
 def sampling_filter(basis: Basis) -> Finding | None:
     """Equal logits and an equal draw: one side left candidates out."""
     choices = basis.observed.choices
-    if choices is None or not _draws_equal(basis) or logits_processing(basis) is not None:
+    if choices is None or not _draws_equal(basis) or _processed(basis) is not None:
         return None
     if candidate_order(basis) is not None:
         return None
@@ -213,8 +228,12 @@ def sampler(basis: Basis) -> Finding | None:
     token = basis.first_token
     if token is None or token.step is None or basis.ended is not None or not basis.logits_equal:
         return None
-    more_exact = (seed_scope, rng, logits_processing, candidate_order, sampling_filter)
-    if basis.prompts_differ or any(rule(basis) is not None for rule in more_exact):
+    more_exact = (seed_scope, rng, candidate_order, sampling_filter)
+    if (
+        basis.prompts_differ
+        or _processed(basis) is not None
+        or any(rule(basis) is not None for rule in more_exact)
+    ):
         return None
     evidence: list[Evidence] = [SameLogits(step=token.step, token_a=token.token_a, token_b=token.token_b)]
     if token.margin_a == 0 and basis.greedy:

@@ -143,6 +143,18 @@ def limit(found: Limit) -> str:
     return _LIMITS[found.what]
 
 
+def together(found: Confirmation) -> str:
+    """What undoing all causes at once gave: `equals A to the bit`."""
+    run = next(
+        (one for one in found.evidence if isinstance(one, RunCompared) and one.run == "all undone"), None
+    )
+    if run is None or run.against != "A":
+        return decision(found)
+    if run.equal:
+        return f"equals A {_BY[run.by]}"
+    return "still differs from A"
+
+
 def decision(found: Confirmation) -> str:
     """`proven by experiment`."""
     return DECISIONS[found.state]

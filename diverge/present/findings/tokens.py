@@ -32,7 +32,7 @@ from ....schemas.findings.tokens import (
     SequenceEnded,
 )
 from ....schemas.lane import OF_OPTION
-from ..format import listed, number, plural, shortened
+from ..format import listed, number, plural, shortened_pair
 from .parts import at
 
 _SHOWN = 8
@@ -251,7 +251,7 @@ def field_changed(found: FieldChanged) -> str:
 def _field(found: FieldChanged) -> str:
     name = ".".join((found.section, found.field, *found.path))
     more = f" (and {found.others} more)" if found.others else ""
-    before, after = shortened(found.before, _SHOWN_OF_LANE), shortened(found.after, _SHOWN_OF_LANE)
+    before, after = shortened_pair(found.before, found.after, _SHOWN_OF_LANE)
     return f"{name}: {before} → {after}{more}"
 
 
@@ -262,10 +262,8 @@ def variable_changed(found: VariableChanged) -> str:
 
 def variable(found: VariableChanged) -> str:
     """`OMP_NUM_THREADS: not set → 4`."""
-    before, after = (
-        "not set" if value is None else shortened(value, _SHOWN_OF_LANE)
-        for value in (found.before, found.after)
-    )
+    before, after = ("not set" if value is None else value for value in (found.before, found.after))
+    before, after = shortened_pair(before, after, _SHOWN_OF_LANE)
     return f"{found.name}: {before} → {after}"
 
 

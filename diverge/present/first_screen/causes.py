@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....schemas.findings import execution as kinds
-from ..findings.experiments import decision
+from ..findings.experiments import decision, together
 from ..findings.labels import LABELS, label
 from ..findings.tokens import variable
-from ..format import listed, number, plain, plural, shortened
+from ..format import listed, number, plain, plural, shortened_pair
+from ..sampled_choice import sampled_choice
 from .screen import Decided, Row
 
 if TYPE_CHECKING:
@@ -105,8 +106,25 @@ def cause_rows(verdict: Verdict, more: str) -> list[Row]:
         rows.append(Row(also, plural(len(unlikely), "unlikely cause"), more))
     if verdict.together is not None:
         state = verdict.together.state
-        rows.append(Row("", "all of them together", decision(verdict.together), decided=state))
+        names = {(one.of, one.name) for one in verdict.together.undoes}
+        tested = [one.confirmation.undoes for one in verdict.causes if one.confirmation is not None]
+        many = sum(bool(undoes) and {(one.of, one.name) for one in undoes} <= names for undoes in tested)
+        which = f"all {many}" if many else "all"
+        rows.append(Row("", f"{which} undone together: {together(verdict.together)}", decided=state))
     return rows
+
+
+def causes_listed(verdict: Verdict) -> int:
+    """Causes that have a row of their own, but for those that an experiment refuted."""
+    return sum(
+        not is_unlikely(one) and decided(one) != "refuted" and not (one.id == NEAR_TIE and flips(verdict))
+        for one in verdict.causes
+    )
+
+
+def is_proven(verdict: Verdict) -> bool:
+    """An experiment proved a cause."""
+    return any(decided(one) == "confirmed" for one in verdict.causes)
 
 
 def flips(verdict: Verdict) -> str:
@@ -114,15 +132,24 @@ def flips(verdict: Verdict) -> str:
     first = verdict.first_token
     if first is None or first.step is None or first.token_a is None or first.token_b is None:
         return ""
+    if first.sampled:
+        return sampled_choice(first.sampled, (first.draw_a, first.draw_b), first.max_abs_prob_diff)
     gap = _gap(first)
     if first.margin_a is None or gap is None:
         return ""
     sizes = f"margin {number(first.margin_a)} against drift {number(gap)}"
+    return f"{_flip(verdict, first.margin_a, gap)}: {sizes}"
+
+
+def _flip(verdict: Verdict, margin: float, gap: float) -> str:
+    """What margin and drift say of a greedy choice."""
     if any(cause.id == NEAR_TIE for cause in verdict.causes):
-        return f"near tie: {sizes}"
-    if math.isfinite(gap) and first.margin_a > 2 * gap:  # both candidates may move, in opposite directions
-        return f"no near tie: {sizes}"
-    return sizes
+        return "near tie"
+    if not math.isfinite(gap):
+        return "a number is not finite"
+    if margin > 2 * gap:  # both candidates may move, in opposite directions
+        return "no near tie"
+    return "drift far above the margin" if gap > 2 * margin else "drift about as large as the margin"
 
 
 def _gap(first: FirstToken) -> float | None:
@@ -131,13 +158,14 @@ def _gap(first: FirstToken) -> float | None:
 
 
 def _change(what: str, before: object, after: object) -> str:
-    return f"{what}: {_value(before)} → {_value(after)}"
+    left, right = shortened_pair(_value(before), _value(after), _VALUE)
+    return f"{what}: {left} → {right}"
 
 
 def _value(value: object) -> str:
     if value is None:
         return "not set"
-    return shortened(value if isinstance(value, str) else json.dumps(value), _VALUE)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _setting(found: kinds.SettingDiffers) -> str:

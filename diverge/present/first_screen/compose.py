@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from ..findings.sentences import in_shell
 from ..format import BROKEN, duration, listed, pieces, plain, plural
 from ..prompt_words import prompt_words
 from ..verdict_sentences import has_moved, headline, unfinished_sides
-from .causes import cause_rows, flips
+from .causes import cause_rows, causes_listed, flips, is_proven
 from .places import place_rows
-from .screen import FirstScreen, Row, State
+from .screen import NO_COURSE, Course, FirstScreen, Row, State
 
 if TYPE_CHECKING:
     from ....schemas.trace import TraceHeader
@@ -39,14 +38,14 @@ class Scene:
     Attributes:
         result: The result folder, as commands name it.
         headers: Of A and B; None: not read.
-        drifts: Of every site, see `places.site_drifts`.
+        course: Of the drift, see `places.site_course`.
         more: Where the rest stands.
         in_report: It stands in a report, so there is one already.
     """
 
     result: str
     headers: tuple[TraceHeader | None, TraceHeader | None]
-    drifts: Sequence[float | None] = ()
+    course: Course = NO_COURSE
     more: str = "more: --verbose"
     in_report: bool = False
 
@@ -58,7 +57,7 @@ def first_screen(verdict: Verdict, scene: Scene) -> FirstScreen:
     words = {**prompt_words(scene.headers[1]), **prompt_words(scene.headers[0])}
     return FirstScreen(
         state=state,
-        headline=headline(verdict),
+        headline=headline(verdict, causes_listed(verdict)),
         tokens=_tokens(verdict, scene),
         prompt="" if first is None else words.get(first.request_id, ""),
         rows=tuple(_rows(verdict, scene, state)),
@@ -152,7 +151,7 @@ def _rows(verdict: Verdict, scene: Scene, state: State) -> list[Row]:
         rows += cause_rows(verdict, scene.more)
         if not verdict.causes:
             rows.append(Row("cause", "none found in what the two runs recorded"))
-        rows += place_rows(verdict, scene.drifts)
+        rows += place_rows(verdict, scene.course)
         if said := flips(verdict):
             rows.append(Row("flips", said))
         rows += _proven(verdict)
@@ -213,7 +212,7 @@ def _judged(verdict: Verdict) -> str:
         known = _JUDGED.get(verdict.reference.verdict)
         return known or "rounding: both sides are as close to the reference as their dtypes allow"
     moved = has_moved(verdict) and verdict.compared.rows > 0
-    return "rounding or regression: --reference" if moved else ""
+    return "" if is_proven(verdict) or not moved else "rounding or regression? rip diverge A B --reference R"
 
 
 def _next(verdict: Verdict, scene: Scene, state: State) -> list[Row]:
@@ -230,7 +229,7 @@ def _step(verdict: Verdict, scene: Scene, state: State) -> Row:
         return Row("next", "nothing to do: keep the two traces as evidence")
     if state == "unknown":
         return Row("next", "compare runs that record more")
-    if any(one.confirmation is not None and one.confirmation.state == "confirmed" for one in verdict.causes):
+    if is_proven(verdict):
         return Row("next", "fix what is proven, and replay B")
     untried = [
         (number, cause)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,8 @@ _READINGS = {
 }
 
 
-def site_drifts(folder: Path) -> tuple[float | None, ...]:
-    """The median drift of every site of a result, as `Course` has it; empty: no site was compared."""
+def site_course(folder: Path) -> Course:
+    """The median drift of every site of a result, and whether jumps of it were looked for."""
     columns = ["site", "compared", "by_sketch", "differing", "drift_p50"]
     totals = pq.read_table(folder / "site_totals.parquet", columns=columns).to_pylist()
     found: list[float | None] = []
@@ -41,26 +41,27 @@ def site_drifts(folder: Path) -> tuple[float | None, ...]:
             found.append(math.inf)
         else:
             found.append(value or 0.0)
-    return tuple(found)
+    by_sketch = any(site["by_sketch"] for site in totals)
+    return Course(tuple(found), "jumps: not judged (compared by sketch)" if by_sketch else "no jump")
 
 
-def place_rows(verdict: Verdict, drifts: Sequence[float | None]) -> list[Row]:
+def place_rows(verdict: Verdict, course: Course) -> list[Row]:
     """Where the difference begins and grows.
 
     Args:
-        drifts: Of every site, see `site_drifts`.
+        course: Of the whole result, see `site_course`.
     """
     site = verdict.first_site
     if site is None:
         return _without_site(verdict)
     grows = _growing(verdict)
-    moved = any(drifts)
-    course = Course(tuple(drifts), "" if grows else "no jump") if moved and len(drifts) > 1 else None
+    size, far = _size(verdict, site)
+    shown = replace(course, end="") if grows or (far and course.end == "no jump") else course
     token = verdict.first_token
     elsewhere = token is not None and token.sequence != site.sequence
     where = f" of {request_name(*site.sequence)}" if elsewhere else ""
     text = f"{site_label(site)}, token {site.position}{where}"
-    rows = [Row("begins", text, _size(verdict, site), course=course)]
+    rows = [Row("begins", text, size, course=shown if any(shown.drifts) and len(shown.drifts) > 1 else None)]
     if not site.is_origin:
         unseen = plain(unseen_before(site) or "not all could be compared").rstrip(".")
         rows.append(Row("", f"first observed; earlier rows are unknown: {unseen}"))
@@ -87,16 +88,17 @@ def _absorbed(verdict: Verdict) -> list[OriginsAbsorbed]:
     return [one for one in evidence if isinstance(one, OriginsAbsorbed)]
 
 
-def _size(verdict: Verdict, site: FirstSite) -> str:
-    """How large the first difference is: in ULP where that is known."""
+def _size(verdict: Verdict, site: FirstSite) -> tuple[str, bool]:
+    """How large the first difference is: in ULP where that is known; and whether it is no rounding."""
     for cause in verdict.causes:
         if cause.place is not None and cause.place.role == "begins" and (said := _size_of(cause.place)):
-            return said
+            return said, cause.place.within_rounding is False
     for cause in verdict.causes:
         if (found := _measured(cause)) is not None:
             unit = "" if found.reading == "below resolution" else f" ({ulp_size(found.ulps)})"
-            return f"{_READINGS[found.reading]}{unit}"
-    return "" if site.rel_drift is None else drift_size(site.rel_drift)
+            far = found.reading not in ("below resolution", "within rounding")
+            return f"{_READINGS[found.reading]}{unit}", far
+    return "" if site.rel_drift is None else drift_size(site.rel_drift), False
 
 
 def _measured(cause: Cause) -> DriftSize | None:

@@ -23,6 +23,10 @@ class Course:
     """What it shows, in two words; empty where a row of its own says it."""
 
 
+NO_COURSE = Course((), "")
+"""No site was compared."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of the screen."""

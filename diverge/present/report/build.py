@@ -14,7 +14,7 @@ from .. import format, sequence_sentences, verdict_sentences
 from ..findings.labels import label
 from ..findings.sentences import sentence
 from ..first_screen.compose import Scene, first_screen
-from ..first_screen.places import site_drifts
+from ..first_screen.places import site_course
 from ..prompt_words import prompt_words
 from .appendix import appendix, proofs
 from .document import Postmortem
@@ -82,10 +82,10 @@ def _read(
     environment = where_it_ran(sources)
     left_out = _left_out(data, pairs, views, len(differing)) + _settings_left_out(environment)
     experiments = proofs(verdict)
-    headline = verdict_sentences.headline(verdict)
     headers = sources[0].header, sources[1].header
-    scene = Scene(paths.result, headers, site_drifts(data.folder), more="below", in_report=True)
+    scene = Scene(paths.result, headers, site_course(data.folder), more="below", in_report=True)
     screen = first_screen(verdict, scene)
+    headline = screen.headline
     events = timeline(data, views[0] if views else None, sources)
     not_seen = [*(source.missing for source in sources if source.missing), *_limits(verdict)]
     findings = _findings(sources)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ....schemas.change import ABSENT, NO_RULE
 from ....schemas.claim import LEVELS
-from ..format import plain, plural, shortened
+from ..format import plain, plural, shortened_pair
 from .document import RuleGroup
 
 MAX_ENTRIES = 8
@@ -79,7 +79,7 @@ def _left_out(change: Change, count: int) -> list[tuple[str, str, str]]:
 
 
 def _row(name: str, before: str, after: str) -> tuple[str, str, str]:
-    return plain(name), shortened(plain(before), LONGEST), shortened(plain(after), LONGEST)
+    return plain(name), *shortened_pair(plain(before), plain(after), LONGEST)
 
 
 def _differences(name: str, before: object, after: object) -> Iterator[tuple[str, str, str]]:

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ....schemas.findings.statement import SIDES
 from .. import format
 from ..first_screen.causes import NEAR_TIE
+from ..sampled_choice import sampled_choice
 from .document import Candidates, MarginView, Outputs, PairView, SideText, Token
 from .pair_sentences import (
     candidates_note,
@@ -20,11 +22,12 @@ from .pair_sentences import (
 )
 from .pictures.drift import draw_drift
 from .pictures.step_charts import draw_margins
-from .reading.rows import Recorded, recorded
+from .reading.rows import Candidate, recorded
 
 if TYPE_CHECKING:
+    from ....schemas.findings.statement import Side
     from .reading.result import ResultData
-    from .reading.rows import Candidate, FirstLogits, Pair, TokenRow
+    from .reading.rows import FirstLogits, Pair, Recorded, TokenRow
     from .reading.traces import Source
 
 PROMPT_TOKENS = 400
@@ -54,10 +57,14 @@ def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with
     sides = recorded(sources[0], pair, chosen_at), recorded(sources[1], pair, chosen_at)
     shown = _Stretches.of(pair)
     rows = data.tokens(pair.pair, min(shown.prompt, shown.folded), shown.stop)
-    margins = _margins(data, pair)
+    sampled = _sampled(data, pair, sources, sides)
+    margins = _margins(data, pair, bool(sampled))
     drift = draw_drift(data, pair, with_sites)
     maps = [] if drift is None else [drift.layers, drift.sites, drift.depth]
     in_prompt = pair.first_position is not None and (_in_prompt(pair) or _unlike_lengths(sides))
+    choice = _close_call(data, pair, rows)
+    if choice is not None and sampled and chosen_at is not None:
+        choice = _sampled_choice(sampled, sides, data.candidates(pair.pair, chosen_at))
     return PairView(
         pair=pair,
         name=format.request_name(*pair.sequence),
@@ -66,8 +73,8 @@ def view_pair(data: ResultData, pair: Pair, sources: tuple[Source, Source], with
         first_logits=logits,
         sampling=sampling_line(pair.request_id, sources),
         outputs=_outputs(pair, shown, rows, sources),
-        close_call=_close_call(data, pair, rows),
-        candidates=None if chosen_at is None else _candidates(data, pair, chosen_at, sides, sources),
+        close_call=choice,
+        candidates=None if chosen_at is None else _candidates(data, pair, rows, chosen_at, sides, sources),
         margins=margins,
         drift=drift,
         layers=data.layer_totals(pair.pair),
@@ -118,6 +125,38 @@ def _outputs(pair: Pair, shown: _Stretches, rows: list[TokenRow], sources: tuple
     )
 
 
+def _sampled(
+    data: ResultData, pair: Pair, sources: tuple[Source, Source], sides: tuple[Recorded | None, ...]
+) -> list[Side]:
+    """The sides that drew the tokens of a pair, as far as they say."""
+    first = data.verdict.first_token
+    known = first.sampled if first is not None and first.sequence == pair.sequence else []
+    return [
+        name
+        for name, source, side in zip(SIDES, sources, sides, strict=True)
+        if name in known
+        or (source.header is not None and source.header.is_sampled(pair.request_id))
+        or _draw(side) is not None
+    ]
+
+
+def _draw(side: Recorded | None) -> float | None:
+    return None if side is None or side.seen is None else side.seen.get("draw")
+
+
+def _sampled_choice(
+    sampled: list[Side], sides: tuple[Recorded | None, Recorded | None], listed: list[Candidate]
+) -> str:
+    """What is known of the draw of the first divergent token, as a sentence."""
+    gaps = [
+        abs(math.exp(one.logprob_a) - math.exp(one.logprob_b))
+        for one in listed
+        if one.logprob_a is not None and one.logprob_b is not None
+    ]
+    said = sampled_choice(sampled, (_draw(sides[0]), _draw(sides[1])), max(gaps, default=None))
+    return f"{said[0].upper()}{said[1:]}."
+
+
 def _close_call(data: ResultData, pair: Pair, rows: list[TokenRow]) -> str | None:
     at = next((row for row in rows if row.position == pair.first_position and row.step is not None), None)
     if at is None:
@@ -129,11 +168,12 @@ def _close_call(data: ResultData, pair: Pair, rows: list[TokenRow]) -> str | Non
 def _candidates(
     data: ResultData,
     pair: Pair,
+    rows: list[TokenRow],
     position: int,
     sides: tuple[Recorded | None, Recorded | None],
     sources: tuple[Source, Source],
 ) -> Candidates | None:
-    listed = data.candidates(pair.pair, position)
+    listed = _with_chosen(data.candidates(pair.pair, position), pair, rows)
     sampler = sampler_line(sides, sources, listed)
     if not listed and sampler is None:
         return None
@@ -150,13 +190,28 @@ def _candidates(
     )
 
 
-def _margins(data: ResultData, pair: Pair) -> MarginView | None:
+def _with_chosen(listed: list[Candidate], pair: Pair, rows: list[TokenRow]) -> list[Candidate]:
+    """Candidates, and the token of each side that diverges, where a draw took one that is not among them."""
+    row = next((row for row in rows if row.position == pair.first_position), None)
+    if row is None or not listed:
+        return listed
+    known = {one.token_id for one in listed}
+    found = list(listed)
+    for token in dict.fromkeys((row.token_a, row.token_b)):
+        if token is not None and token not in known:
+            a, b = token == row.token_a, token == row.token_b
+            logprobs = row.logprob_a if a else None, row.logprob_b if b else None
+            found.append(Candidate(token, None, None, *logprobs, a, b))
+    return found
+
+
+def _margins(data: ResultData, pair: Pair, sampled: bool) -> MarginView | None:
     plot = draw_margins(f"margins-{pair.pair}", data.margins(pair.pair, MARGIN_BINS), pair.first_step)
     if plot is None:
         return None
     close = data.close_steps(pair.pair, CLOSE_STEPS)
-    title = close_steps_title(len(close), data.moved_steps(pair.pair))
-    return MarginView(plot, margin_note(plot, close), close, title)
+    title = close_steps_title(len(close), data.moved_steps(pair.pair), sampled)
+    return MarginView(plot, margin_note(plot, close, sampled), close, title)
 
 
 def _causes(data: ResultData, pair: Pair) -> list[str]:

@@ -65,9 +65,14 @@ def candidates_note(pair: Pair) -> str:
     return f"{which}, from the raw distribution: before temperature, penalties, bias and filters."
 
 
-def margin_note(plot: Plot, close_steps: Sequence[TokenRow]) -> str:
-    """At how many steps the logits moved far enough to flip the choice."""
+def margin_note(plot: Plot, close_steps: Sequence[TokenRow], sampled: bool = False) -> str:
+    """At how many steps the logits moved far enough to flip the choice; sampled tokens do not show it."""
     what = "The margin is the lead of the top candidate over the second."
+    if sampled:
+        return (
+            f"{what} It decides no step here: the tokens are sampled, and a draw can pick a different token"
+            " at any difference."
+        )
     unit = "step" if plot.bin_width == 1 else f"{plot.bin_width}-step group"
     if not close_steps:
         return f"{what} The difference is not known at any step."
@@ -83,9 +88,12 @@ def margin_note(plot: Plot, close_steps: Sequence[TokenRow]) -> str:
     )
 
 
-def close_steps_title(shown: int, of: int) -> str:
+def close_steps_title(shown: int, of: int, sampled: bool = False) -> str:
     """Which steps the table of margins shows, in their order."""
-    return "All steps with a difference" if shown == of else f"The {shown} of {of:,} steps closest to a flip"
+    if shown == of:
+        return "All steps with a difference"
+    closest = "with the least margin for their difference" if sampled else "closest to a flip"
+    return f"The {shown} of {of:,} steps {closest}"
 
 
 def no_drift_note(pair: Pair, sites: int, logits: FirstLogits | None) -> str:
@@ -183,8 +191,13 @@ ABOUT_AGREEMENT = (
 )
 """What the table of agreement shows."""
 
-CAUSES_RANKED = "Ranked by the evidence in the two traces. Run the command to confirm a cause."
-"""Above several causes."""
+
+def causes_ranked(verdict: Verdict) -> str:
+    """Above several causes."""
+    if any(cause.confirmation is not None for cause in verdict.causes):
+        return "Ranked by the evidence in the two traces; beside each what an experiment decided, if one ran."
+    return "Ranked by the evidence in the two traces. Run the command to confirm a cause."
+
 
 _TERMS: tuple[tuple[str, str, str], ...] = (
     ("origin", r"\borigin\b", "the first module output that differs although all its inputs are equal"),

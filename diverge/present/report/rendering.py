@@ -98,6 +98,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
             screen_causes.is_unlikely,
             screen_causes.own_evidence,
             sparkline,
+            pair_sentences.causes_ranked,
             verdict_sentences.is_cut,
             verdict_sentences.level_note,
             verdict_sentences.level_reason,
@@ -115,7 +116,6 @@ _GLOBALS = {
     "level_promises": verdict_sentences.LEVEL_PROMISES,
     "how_positions_count": pair_sentences.HOW_POSITIONS_COUNT,
     "about_agreement": pair_sentences.ABOUT_AGREEMENT,
-    "causes_ranked": pair_sentences.CAUSES_RANKED,
 }
 
 
