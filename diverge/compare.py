@@ -145,7 +145,7 @@ def _conclude(
         first_site=first.site,
         causes=causes,
         changes=compared.changes,
-        settings=changed_settings(a.header.lane, b.header.lane),
+        settings=changed_settings(a.header.lane, b.header.lane) or None,
         compared=_counts(tally, pairing),
         max_abs_logit_diff=tally.largest_logit,
         max_abs_logprob_diff=tally.largest_logprob,

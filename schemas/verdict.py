@@ -352,8 +352,9 @@ class Verdict(Document):
     """What the comparison could not see."""
     reference: Reference | None = None
     """Absent: no reference trace was given."""
-    settings: list[str] = []
-    """Names of the lanes' settings that differ, by what was observed, else by what was resolved."""
+    settings: list[str] | None = None
+    """Names of the lanes' settings that differ, by what was observed, else by what was resolved. Absent: none, or
+    written before it was recorded."""
     patterns: Patterns | None = None
     """Absent: no sequence was compared by tokens."""
     zoom: Zoom | None = None

@@ -55,7 +55,7 @@ def _is_on(value: Any) -> bool:
 
 
 def _is_set(value: Any) -> bool:
-    return bool(value) and value not in ("none", "None")
+    return isinstance(value, dict | str) and bool(value) and value not in ("none", "None")
 
 
 def _is_older(value: Any) -> bool:
@@ -106,7 +106,7 @@ _BREAKERS = (
     _Breaker(
         _SGLANG,
         "engine.attention_backend",
-        lambda value: str(value).lower() not in _SGLANG_BACKENDS,
+        lambda value: isinstance(value, str) and value.lower() not in _SGLANG_BACKENDS,
         sources.SGLANG,
     ),
 )

@@ -172,18 +172,18 @@ def _proven(verdict: Verdict) -> list[Row]:
 
 def _achieved(verdict: Verdict, state: State) -> list[Row]:
     """What equal answers show, and how little that is."""
-    compared, changes = verdict.compared, len(verdict.changes)
+    compared, changes, settings = verdict.compared, len(verdict.changes), verdict.settings or []
     rows = []
     if state == "equal":
         rows.append(Row("seen", _extent(verdict)))
         if verdict.a.fingerprint is None or verdict.b.fingerprint is None:
             rows.append(Row("effect", "not known: a trace has no fingerprint of its environment"))
-        elif changes or verdict.settings:
-            settings = plural(len(verdict.settings), "setting")
+        elif changes or settings:
             parts = [f"{plural(changes, 'field')} of the environment"] if changes else []
-            parts += [f"{settings} ({listed(verdict.settings, _SHOWN_SETTINGS)})"] if verdict.settings else []
+            if settings:
+                parts.append(f"{plural(len(settings), 'setting')} ({listed(settings, _SHOWN_SETTINGS)})")
             what = f"{' and '.join(parts)} changed"
-            had = "it had no effect" if changes + len(verdict.settings) == 1 else "none had an effect"
+            had = "it had no effect" if changes + len(settings) == 1 else "none had an effect"
             rows.append(Row("effect", f"{what}; {had} on {_these(compared.sequences)}"))
         else:
             rows.append(Row("effect", "none: the two fingerprints agree in every field that both hold"))
