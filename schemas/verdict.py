@@ -63,8 +63,9 @@ class FirstToken(OfSequence):
     """The same of their log-probabilities, nats; all there is where an engine gives no logits."""
     max_abs_prob_diff: Real | None = None
     """The same of their probabilities, before temperature and filters."""
-    sampled: list[Side] = []
-    """The sides that chose the token by a random draw, as far as they say; the other was greedy."""
+    sampled: list[Side] | None = None
+    """The sides that chose the token by a random draw, as far as they say; the other was greedy.
+    Absent: neither."""
     draw_a: Real | None = None
     """The draw, uniform in [0, 1); None: greedy, or not recorded."""
     draw_b: Real | None = None
@@ -353,8 +354,8 @@ class Verdict(Document):
     reference: Reference | None = None
     """Absent: no reference trace was given."""
     settings: list[str] | None = None
-    """Names of the lanes' settings that differ, by what was observed, else by what was resolved. Absent: none, or
-    written before it was recorded."""
+    """Names of the lanes' settings that differ, by what was observed, else by what was resolved.
+    Absent: none, or written before it was recorded."""
     patterns: Patterns | None = None
     """Absent: no sequence was compared by tokens."""
     zoom: Zoom | None = None

@@ -130,7 +130,7 @@ def _first_token(state: PairState, a: Trace, b: Trace) -> FirstToken:
         max_abs_logit_diff=logits,
         max_abs_logprob_diff=logprobs,
         max_abs_prob_diff=moved,
-        sampled=sampled,
+        sampled=sampled or None,
         draw_a=draws[0],
         draw_b=draws[1],
     )

@@ -130,7 +130,7 @@ def _sampled(
 ) -> list[Side]:
     """The sides that drew the tokens of a pair, as far as they say."""
     first = data.verdict.first_token
-    known = first.sampled if first is not None and first.sequence == pair.sequence else []
+    known = (first.sampled or []) if first is not None and first.sequence == pair.sequence else []
     return [
         name
         for name, source, side in zip(SIDES, sources, sides, strict=True)
