@@ -11,7 +11,7 @@ from ...schemas.errors import BadInput, RipError, Stated
 from ...schemas.jsontext import sha256_of
 from ...schemas.lane import may_be_secret
 from ...schemas.plan import Plan, PlanLane, Value, Variation
-from ..lanes.request import LaneRequest, read_lane
+from ..lanes.request import LaneRequest, read_lane, setting_key
 from ..lanes.resolve_lane import ResolvedLane
 from .dimensions import Dimension, find_dimension
 
@@ -312,11 +312,6 @@ def _set(lane: LaneRequest, name: str, value: Value) -> LaneRequest:
     kept = [pair for pair in lane.settings if setting_key(pair.partition("=")[0]) != setting_key(name)]
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return replace(lane, settings=(*kept, *([f"{name}={text}"] if text else [])))
-
-
-def setting_key(name: str) -> str:
-    """What all spellings of one setting share: `max-model-len`, `max_model_len`."""
-    return name if name.startswith("env.") else name.replace("-", "_")
 
 
 def shown_settings(lane: LaneRequest) -> list[str]:

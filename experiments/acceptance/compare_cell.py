@@ -10,7 +10,8 @@ from ...schemas.errors import NothingCompared
 from ...schemas.findings.statement import Location
 from ...schemas.matrix import Cell, Comparison, Invalid, Numbers, Pair, Run
 from ...schemas.plan import Value
-from .cells import Configuration, PlannedCell, setting_key
+from ..lanes.request import setting_key
+from .cells import Configuration, PlannedCell
 from .dimensions import find_dimension
 from .samples import take_sample
 from .store import Store

@@ -38,6 +38,11 @@ class LaneRequest:
     neighbours: str | None = None
 
 
+def setting_key(name: str) -> str:
+    """What all spellings of one setting share: `max-model-len`, `max_model_len`."""
+    return name if name.startswith("env.") else name.replace("-", "_")
+
+
 def read_lane(request: LaneRequest) -> LaneRequest:
     """Join options with the lane file that `request.name` names, if it does; options win over the file.
 

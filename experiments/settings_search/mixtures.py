@@ -11,9 +11,10 @@ from ...schemas.command_line import ReplayCommand
 from ...schemas.errors import BadInput
 from ...schemas.lane import NOT_KEPT, may_be_secret
 from ...schemas.narrow import VariedSetting
+from ..lanes.request import setting_key
 from ..lanes.resolve_lane import ResolvedLane
 from ..replay_plan.options import read_neighbours
-from .two_lanes import FIELDS, Side, setting_key
+from .two_lanes import FIELDS, Side
 
 
 @dataclass(frozen=True)

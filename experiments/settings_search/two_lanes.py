@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...schemas.errors import BadInput, RipError, Stated, stated_option, stated_setting
-from ..lanes.request import LANE_SUFFIX, LaneRequest, read_lane
+from ..lanes.request import LANE_SUFFIX, LaneRequest, read_lane, setting_key
 from ..replay_plan.options import recorded_requests
 
 FIELDS = ("model", "url", "python", "neighbours")
@@ -189,11 +189,6 @@ def parse_vary(texts: Iterable[str]) -> list[Varied]:
         good, _, bad = values.partition(":")
         found.append(Varied(name, good, bad))
     return found
-
-
-def setting_key(name: str) -> str:
-    """What all spellings of one setting share: `max-model-len`, `max_model_len`."""
-    return name if name.startswith("env.") else name.replace("-", "_")
 
 
 def check_requests(path: Path) -> None:
