@@ -21,11 +21,11 @@ def prompt_words(header: TraceHeader | None) -> dict[str, str]:
     """
     if header is None:
         return {}
-    found = {one.request_id: _asked(one.envelope) for one in header.requests if one.envelope is not None}
+    found = {one.request_id: _prompt_of(one.envelope) for one in header.requests if one.envelope is not None}
     return {name: _first(text) for name, text in found.items() if text.strip()}
 
 
-def _asked(envelope: dict[str, Any]) -> str:
+def _prompt_of(envelope: dict[str, Any]) -> str:
     messages = envelope.get("messages")
     if isinstance(messages, list):
         users = [one for one in messages if isinstance(one, dict) and one.get("role") == "user"]

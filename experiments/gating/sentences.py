@@ -56,7 +56,7 @@ def effect(one: Changed) -> str:
 
 
 def refusal(why: Refusal) -> str:
-    """Why evidence is none, and how to mend that."""
+    """Why evidence is none, and what to do about it."""
     lane, names = f"lane {why.lane}", _listed(why.variables)
     cells = f" (cells {_listed(why.cells)})" if why.cells else ""
     who = "the baseline" if why.lane is None else lane

@@ -93,7 +93,7 @@ def test_forced_outputs_agree_by_force_and_are_not_counted(tmp_path: Path) -> No
     assert any("was forced" in note for note in sentences(found.notes))
 
 
-def asked(n: int = 2, **temperatures: float) -> list[Request]:
+def sampled_requests(n: int = 2, **temperatures: float) -> list[Request]:
     """Requests for `n` samples, by their temperature."""
     return [
         Request(
@@ -118,11 +118,11 @@ def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path
         other = trace(folder / "b.parquet", outputs, abilities=SEEDED, requests=requests)
         return diverge(one, other, folder / "out")
 
-    assert both_sides(folders[0], {"r0": "xy"}, asked(r0=0.7)).agreement is None
-    mixed = agreed(both_sides(folders[1], {"r0": "xy", "r1": "xx"}, asked(r0=0.7, r1=0)))
+    assert both_sides(folders[0], {"r0": "xy"}, sampled_requests(r0=0.7)).agreement is None
+    mixed = agreed(both_sides(folders[1], {"r0": "xy", "r1": "xx"}, sampled_requests(r0=0.7, r1=0)))
     assert [one.request_id for one in mixed.requests] == ["r1"]
     assert any("not counted" in note for note in sentences(mixed.notes))
-    greedy = agreed(both_sides(folders[2], {"r0": "xy"}, asked(r0=0)))
+    greedy = agreed(both_sides(folders[2], {"r0": "xy"}, sampled_requests(r0=0)))
     assert greedy.notes == []
     assert greedy.a is not None
     assert greedy.a.all_agree.count == 0
@@ -131,9 +131,9 @@ def test_samples_that_are_drawn_from_seeds_of_their_own_are_not_counted(tmp_path
 def test_greedy_and_forced_tokens_need_no_seed(tmp_path: Path) -> None:
     """They are held to as on any engine; only what was drawn is not."""
     for name, about, state in (
-        ("greedy", {"requests": asked(1, r0=0)}, "fails"),
-        ("forced", {"requests": asked(1, r0=0.7), "mode": "golden-prefill"}, "holds"),
-        ("drawn", {"requests": asked(1, r0=0.7)}, "not comparable"),
+        ("greedy", {"requests": sampled_requests(1, r0=0)}, "fails"),
+        ("forced", {"requests": sampled_requests(1, r0=0.7), "mode": "golden-prefill"}, "holds"),
+        ("drawn", {"requests": sampled_requests(1, r0=0.7)}, "not comparable"),
     ):
         (tmp_path / name).mkdir()
         other = "y" if state == "fails" else "x"
@@ -150,7 +150,12 @@ def test_greedy_and_forced_tokens_need_no_seed(tmp_path: Path) -> None:
 def test_an_engine_without_a_seed_is_held_to_no_tokens(tmp_path: Path, b: str) -> None:
     lane = Lane(name="main", engine="openai", model="m")
     verdict = compared(
-        tmp_path, {"r0": "xxx"}, {"r0": b}, abilities=UNSEEDED, lane=lane, requests=asked(1, r0=0.7)
+        tmp_path,
+        {"r0": "xxx"},
+        {"r0": b},
+        abilities=UNSEEDED,
+        lane=lane,
+        requests=sampled_requests(1, r0=0.7),
     )
     token = verdict.levels["token"]
     assert token.state == "not comparable"
@@ -167,7 +172,12 @@ def test_one_sample_of_an_engine_without_a_seed_asks_for_more(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, letter in (("a", "x"), ("b", "y")):
-        trace(tmp_path / f"{name}.parquet", {"r0": letter}, abilities=UNSEEDED, requests=asked(1, r0=0.7))
+        trace(
+            tmp_path / f"{name}.parquet",
+            {"r0": letter},
+            abilities=UNSEEDED,
+            requests=sampled_requests(1, r0=0.7),
+        )
     monkeypatch.setattr("sys.argv", ["rip", "diverge", "a.parquet", "b.parquet", "--verbose"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
