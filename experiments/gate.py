@@ -194,11 +194,11 @@ def _candidates(policy: Policy, lanes: list[str]) -> list[str]:
     return found
 
 
-def _lane(text: str, lanes: list[str]) -> str:
-    name = text.removeprefix(_OF_LANE)
+def _lane(stated: str, lanes: list[str]) -> str:
+    name = stated.removeprefix(_OF_LANE)
     if name not in lanes:
         raise BadInput(
-            f"the policy names {text!r}, which the plan does not have",
+            f"the policy names {stated!r}, which the plan does not have",
             "write lane:NAME; the plan has " + ", ".join(f"lane:{lane}" for lane in lanes),
         )
     return name

@@ -164,7 +164,7 @@ def test_every_imported_package_is_declared() -> None:
         canonical(text)
         for text in chain(
             PROJECT["project"]["dependencies"],
-            *(extras[name] for name in ("llama", "local", "record", "report")),
+            *(extras[name] for name in ("gate", "llama", "local", "record", "report")),
         )
     }
     distributions = packages_distributions()

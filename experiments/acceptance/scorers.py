@@ -70,16 +70,16 @@ def _equal(one: Value, other: Value) -> bool:
 
 
 def _exact(use: ScorerUse, ignore_space: bool = False, ignore_case: bool = False) -> Scorer:
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        text = " ".join(text.split()) if ignore_space else text
-        return text.casefold() if ignore_case else text
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        output = " ".join(output.split()) if ignore_space else output
+        return output.casefold() if ignore_case else output
 
     return Scorer(use, "1", score, _equal)
 
 
 def _json(use: ScorerUse, ignore: list[str] | None = None) -> Scorer:
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        found = _parse(text)
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        found = _parse(output)
         if isinstance(found, dict):
             found = {name: value for name, value in found.items() if name not in (ignore or [])}
         return canonical_json(found).decode()
@@ -98,8 +98,8 @@ def _json_schema(use: ScorerUse, schema: dict[str, Any]) -> Scorer:
         raise BadInput(f"scorer json-schema: {error.message}", "give a valid JSON Schema") from None
     validator = kind(schema)
 
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        if not validator.is_valid(_parse(text)):
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        if not validator.is_valid(_parse(output)):
             raise Unscored
         return True
 
@@ -114,8 +114,8 @@ def _regex(use: ScorerUse, pattern: str, group: int | str = 0) -> Scorer:
     if isinstance(group, int) and not 0 <= group <= compiled.groups:
         raise BadInput(f"scorer regex: the pattern has no group {group}", "give one that it has")
 
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        found = compiled.search(text[:_LONGEST])
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        found = compiled.search(output[:_LONGEST])
         if found is None or found[group] is None:
             raise Unscored
         return found[group]
@@ -130,8 +130,8 @@ def _number(use: ScorerUse, absolute: float = 0.0, relative: float = 0.0, take: 
     if take not in ("first", "last"):
         raise BadInput(f"scorer number: take is {take!r}", "give first or last")
 
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        found = _NUMBER.findall(text[:_LONGEST])
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        found = _NUMBER.findall(output[:_LONGEST])
         if not found:
             raise Unscored
         return float(found[0 if take == "first" else -1].replace(",", ""))
@@ -146,8 +146,8 @@ def _choice(use: ScorerUse, choices: list[str], ignore_case: bool = True) -> Sco
     flags = re.IGNORECASE if ignore_case else 0
     patterns = {choice: re.compile(rf"(?<!\w){re.escape(choice)}(?!\w)", flags) for choice in choices}
 
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        found = [choice for choice, pattern in patterns.items() if pattern.search(text[:_LONGEST])]
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        found = [choice for choice, pattern in patterns.items() if pattern.search(output[:_LONGEST])]
         if len(found) != 1:
             raise Unscored
         return found[0]
@@ -155,17 +155,17 @@ def _choice(use: ScorerUse, choices: list[str], ignore_case: bool = True) -> Sco
     return Scorer(use, "1", score, _equal)
 
 
-def _parse(text: str) -> Any:
+def _parse(output: str) -> Any:
     """The JSON of an output; alone, or in one fenced block.
 
     Raises:
         Unscored: There is none.
     """
-    text = text.strip()
-    if text.startswith("```") and text.endswith("```") and "\n" in text:
-        text = text[text.index("\n") : -3]
+    output = output.strip()
+    if output.startswith("```") and output.endswith("```") and "\n" in output:
+        output = output[output.index("\n") : -3]
     try:
-        return json.loads(text)
+        return json.loads(output)
     except (ValueError, RecursionError):
         raise Unscored from None
 
@@ -185,8 +185,8 @@ def _own(use: ScorerUse) -> Scorer:
             f"scorer {use.scorer} cannot be imported: {error}", "check the name, and PYTHONPATH"
         ) from None
 
-    def score(text: str, request: Mapping[str, Any]) -> Value:
-        found = function(text, request, **use.parameters)
+    def score(output: str, request: Mapping[str, Any]) -> Value:
+        found = function(output, request, **use.parameters)
         if found is None:
             raise Unscored
         return found

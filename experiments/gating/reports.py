@@ -139,6 +139,6 @@ def to_markdown(gate: Gate) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plain(text: str) -> str:
+def _plain(content: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+    return _MARKUP.sub(r"\\\1", " ".join(content.split()))

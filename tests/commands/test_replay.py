@@ -529,7 +529,7 @@ def readable(rip: Rip) -> dict[str, int]:
 def test_ctrl_c_and_what_supervisors_send_keep_what_was_recorded(rip: Rip, signal: str) -> None:
     done = end_early(rip, signal)
     assert done.returncode == 130
-    first, second = done.stderr.splitlines()
+    first, second = done.stderr.splitlines()[-2:]  # a slow machine says before how far it is
     assert first.startswith("rip: interrupted; ")
     assert first.endswith("rows are kept in t.parquet.parts")
     assert second.startswith("     fix: rip query t.parquet.parts")
